@@ -18,6 +18,46 @@ ApiResult<GenerateRequest> ChatWith(const std::string& field) {
   return Chat(R"({"messages": [{"role": "user", "content": "x"}], )" + field + "}");
 }
 
+TEST(ChatPromptTest, MessagesToolsAndCallsAreBounded) {
+  const RequestRules rules{
+      .limits = {.chat = {.messages_max = 2, .tools_max = 2, .tool_calls_max = 2}}};
+  // So many of each, two by default.
+  const auto param = [&](int messages, int tools, int calls) -> std::string {
+    using nlohmann::json;
+    const json call = {{"function", {{"name", "f"}}}};
+    const json message = {{"role", "assistant"}, {"tool_calls", std::vector(calls, call)}};
+    const std::string body =
+        json{{"messages", std::vector(messages, message)}, {"tools", std::vector(tools, call)}}
+            .dump();
+    const auto request = ParseChat(ParseBody(body).value(), rules);
+    return request ? "" : request.error().param;
+  };
+  EXPECT_EQ(param(2, 2, 2), "");
+  EXPECT_EQ(param(3, 2, 2), "messages");
+  EXPECT_EQ(param(2, 3, 2), "tools");
+  EXPECT_EQ(param(2, 2, 3), "messages[0].tool_calls");
+}
+
+// As vLLM has it: what a client says of the template itself goes before.
+TEST(ChatPromptTest, AnEffortThatTheTemplateIsToldIsNotChanged) {
+  const auto kwargs = [](const std::string& fields) {
+    return std::get<ChatPrompt>(ChatWith(fields).value().prompts[0]).kwargs.dump();
+  };
+  EXPECT_EQ(kwargs(R"("reasoning_effort": "low")"), R"({"reasoning_effort":"low"})");
+  EXPECT_EQ(kwargs(R"("reasoning_effort": "low", "chat_template_kwargs": {"reasoning_effort":
+      "high"})"),
+            R"({"reasoning_effort":"high"})");
+}
+
+TEST(ChatPromptTest, FieldsOfTheRequestAreNoVariablesOfTheTemplate) {
+  for (const char* const field : {"messages", "tools", "documents", "add_generation_prompt"}) {
+    const auto request = ChatWith(fmt::format(R"("chat_template_kwargs": {{"{}": []}})", field));
+    ASSERT_FALSE(request) << field;
+    EXPECT_EQ(request.error().param, "chat_template_kwargs");
+    EXPECT_NE(request.error().message.find(field), std::string::npos) << request.error().message;
+  }
+}
+
 // What this server has answered comes back with the next turn, however a model wrote it.
 TEST(ChatPromptTest, ArgumentsThatAreNoObjectAreEmptyToTemplates) {
   for (const std::string& arguments :
@@ -132,6 +172,9 @@ TEST(ChatPromptTest, ErrorsNameTheMessage) {
        "messages[0].content[0].refusal"},
       {R"({"messages": [{"role": "assistant", "tool_calls": [{"type": "custom"}]}]})",
        "messages[0].tool_calls[0].type"},
+      {R"({"messages": [{"role": "assistant", "function_call": {"name": "f"}}]})",
+       "messages[0].function_call"},
+      {R"({"messages": [{"role": "assistant", "audio": {"id": "a"}}]})", "messages[0].audio"},
   };
   for (const auto& [body, param] : cases) {
     const auto request = Chat(body);

@@ -44,6 +44,45 @@ TEST(CompletionSumTest, PromptsCountOnceAndAnswersAll) {
   EXPECT_EQ(sum.error, "no pages");
 }
 
+TEST(CompletionSumTest, WhatIsCountedAddsUpAndTimesAreTheLongest) {
+  std::vector<Completion> all = {Answered(300, 128, 0, {1}), Answered(300, 128, 0, {2}),
+                                 Answered(200, 0, 0, {3})};
+  for (size_t i = 0; i < all.size(); ++i) {
+    const int n = 1 << i;
+    all[i].report.chunks_failed = n;
+    all[i].preemptions = 10 * n;
+  }
+  all[0].queue_s = 1;
+  all[1].restore_s = 2;
+  all[2].ttft_s = 3;
+  all[0].decode_s = 4;
+  all[1].steps_s = 5;
+  const Completion sum = SumOf(all, 1);
+  EXPECT_EQ(sum.report.tokens_computed, 172 + 172 + 200);
+  EXPECT_EQ(sum.report.chunks_failed, 1 + 2 + 4);
+  EXPECT_EQ(sum.preemptions, 10 + 20 + 40);
+  EXPECT_EQ(sum.queue_s, 1);
+  EXPECT_EQ(sum.restore_s, 2);
+  EXPECT_EQ(sum.ttft_s, 3);
+  EXPECT_EQ(sum.decode_s, 4);
+  EXPECT_EQ(sum.steps_s, 5);
+}
+
+TEST(CompletionSumTest, TheWorstEndIsTheSums) {
+  std::vector<Completion> all(3);
+  const auto end_of = [&](FinishReason one, FinishReason two, FinishReason three) {
+    all[0].finish_reason = one;
+    all[1].finish_reason = two;
+    all[2].finish_reason = three;
+    return SumOf(all, 1).finish_reason;
+  };
+  using enum FinishReason;
+  EXPECT_EQ(end_of(kStop, kStop, kStop), kStop);
+  EXPECT_EQ(end_of(kStop, kLength, kStop), kLength);
+  EXPECT_EQ(end_of(kLength, kCancelled, kStop), kCancelled);
+  EXPECT_EQ(end_of(kCancelled, kLength, kError), kError);
+}
+
 TEST(CompletionSumTest, APromptThatWasLoadedToItsLastTokenHasNoneReused) {
   const std::vector<Completion> all = {Answered(128, 0, 128, {1}), Answered(256, 0, 256, {2})};
   const Completion sum = SumOf(all, 1);

@@ -235,6 +235,27 @@ TEST(OpenAiRequestTest, BiasesAndTheFewestTokens) {
   for (const auto& [field, param] : cases) EXPECT_EQ(With(field).error().param, param) << field;
 }
 
+TEST(OpenAiRequestTest, TextsAndBiasesAreBounded) {
+  const RequestRules rules{.limits = {.stop_bytes_max = 3, .biases_max = 2}};
+  const auto param = [&](const std::string& field) {
+    const std::string body = R"({"prompt": "x", )" + field + "}";
+    const auto request = ParseCompletion(ParseBody(body).value(), rules);
+    return request ? "" : request.error().param;
+  };
+  EXPECT_EQ(param(R"("stop": "abc")"), "");
+  EXPECT_EQ(param(R"("stop": "abcd")"), "stop");
+  EXPECT_EQ(param(R"("stop": ["a", "abcd"])"), "stop");
+  EXPECT_EQ(param(R"("logit_bias": {"1": 1, "2": 1})"), "");
+  EXPECT_EQ(param(R"("logit_bias": {"1": 1, "2": 1, "3": 1})"), "logit_bias");
+  for (const char* const name : {"cache_salt", "model"}) {
+    const auto of = [name](size_t bytes) {
+      return fmt::format(R"("{}": "{}")", name, std::string(bytes, 'x'));
+    };
+    EXPECT_EQ(param(of(4096)), "");
+    EXPECT_EQ(param(of(4097)), name);
+  }
+}
+
 TEST(OpenAiRequestTest, ModelsHaveDefaultsOfTheirOwn) {
   const RequestRules rules{
       .defaults = {.sampling = {.temperature = 0.6, .top_k = 20}, .max_tokens = 100}};

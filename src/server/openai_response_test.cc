@@ -125,6 +125,24 @@ TEST(OpenAiResponseTest, WholeAnswers) {
   EXPECT_EQ(text["kvcake"]["report"]["tokens_loaded"]["disk"], 64);
 }
 
+TEST(OpenAiResponseTest, EachTimeOfTheReportHasItsName) {
+  const json report = KvcakeReport(
+      {.queue_s = 1, .restore_s = 2, .ttft_s = 3, .decode_s = 4, .steps_s = 5, .preemptions = 6});
+  EXPECT_EQ(report["queue_s"], 1);
+  EXPECT_EQ(report["restore_s"], 2);
+  EXPECT_EQ(report["ttft_s"], 3);
+  EXPECT_EQ(report["decode_s"], 4);
+  EXPECT_EQ(report["steps_s"], 5);
+  EXPECT_EQ(report["preemptions"], 6);
+}
+
+TEST(OpenAiResponseTest, UsageSaysThatChunksHaveGoneThroughALossyCodec) {
+  Completion completion = Finished(FinishReason::kStop);
+  EXPECT_FALSE(Usage(completion)["prompt_tokens_details"].contains("lossy_codecs"));
+  completion.report.lossy = "int8";
+  EXPECT_EQ(Usage(completion)["prompt_tokens_details"]["lossy_codecs"], "int8");
+}
+
 TEST(OpenAiResponseTest, WhatStoppedThemIsSaid) {
   const Completion completion = Finished(FinishReason::kStop);
   for (const bool chat : {false, true}) {

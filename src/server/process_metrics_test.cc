@@ -46,6 +46,19 @@ TEST(ProcessMetricsTest, ItHasStartedAndUsesTime) {
   EXPECT_GT(Scraped("process_cpu_seconds_total"), before);
 }
 
+// What the kernel does for the process counts as well as what it does itself.
+TEST(ProcessMetricsTest, TimeInTheKernelIsUsedToo) {
+  const auto used = [](timeval rusage::*kind) {
+    rusage usage = {};
+    EXPECT_EQ(getrusage(RUSAGE_SELF, &usage), 0);
+    return static_cast<double>((usage.*kind).tv_sec) + 1e-6 * (usage.*kind).tv_usec;
+  };
+  for (const double before = used(&rusage::ru_stime); used(&rusage::ru_stime) < before + 0.2;) {
+  }
+  const double user_s = used(&rusage::ru_utime), system_s = used(&rusage::ru_stime);
+  EXPECT_GT(Scraped("process_cpu_seconds_total"), user_s + system_s - 0.1);  // it counts in ticks
+}
+
 TEST(ProcessMetricsTest, DescriptorsAreCounted) {
   rlimit limit = {};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);

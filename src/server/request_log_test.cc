@@ -22,9 +22,17 @@ RequestRecord Answered(FinishReason reason) {
                        .received_bytes = 1234,
                        .sent_bytes = 567,
                        .total_s = 2};
-  Completion completion{
-      .tokens = {1, 2, 3}, .finish_reason = reason, .queue_s = 0.25, .ttft_s = 0.5, .steps_s = 1.5};
+  Completion completion{.tokens = {1, 2, 3},
+                        .finish_reason = reason,
+                        .queue_s = 0.25,
+                        .restore_s = 0.125,
+                        .ttft_s = 0.5,
+                        .decode_s = 0.75,
+                        .steps_s = 1.5,
+                        .preemptions = 4};
   completion.report.prompt_tokens = 300;
+  completion.report.tokens_computed = 108;
+  completion.report.chunks_failed = 5;
   completion.report.tokens_reused = 128;
   completion.report.tokens_loaded["disk"] = 64;
   completion.report.efficiency = 0.75;
@@ -38,19 +46,32 @@ TEST(RequestLogTest, AnAnswerHasTimesAndItsRestoration) {
   EXPECT_EQ(line["client"], "192.0.2.7");
   EXPECT_EQ(line["request_id"], "req-1");
   EXPECT_EQ(line["method"], "POST");
+  EXPECT_EQ(line["path"], "/v1/completions");
+  EXPECT_EQ(line["status"], 200);
   EXPECT_EQ(line["received_bytes"], 1234);
   EXPECT_EQ(line["sent_bytes"], 567);
   EXPECT_EQ(line["tenant"], "ann");
   EXPECT_EQ(line["finish_reason"], "stop");
   EXPECT_EQ(line["queue_s"], 0.25);
+  EXPECT_EQ(line["restore_s"], 0.125);
+  EXPECT_EQ(line["ttft_s"], 0.5);
+  EXPECT_EQ(line["decode_s"], 0.75);
   EXPECT_EQ(line["steps_s"], 1.5);
   EXPECT_EQ(line["total_s"], 2.0);
+  EXPECT_EQ(line["preemptions"], 4);
+  EXPECT_EQ(line["prompt_tokens"], 300);
   EXPECT_EQ(line["cached_tokens"], 192);
+  EXPECT_EQ(line["answer_tokens"], 3);
+  EXPECT_EQ(line["tokens_computed"], 108);
+  EXPECT_EQ(line["tokens_reused"], 128);
+  EXPECT_EQ(line["chunks_failed"], 5);
   EXPECT_EQ(line["tokens_loaded"]["disk"], 64);
   EXPECT_EQ(line["efficiency"], 0.75);
   EXPECT_FALSE(line.contains("error"));
-  EXPECT_NE(RequestText(Answered(FinishReason::kStop)).find("300 prompt tokens (192 cached)"),
-            std::string::npos);
+  EXPECT_EQ(RequestText(Answered(FinishReason::kStop)),
+            "192.0.2.7 req-1 POST /v1/completions 200: cmpl-1: 300 prompt tokens (192 cached), 3 "
+            "answered, queue 0.250 s, restore 0.125 s, first token 0.500 s, decode 0.750 s, stop; "
+            "1234 B in, 567 B out, 2.000 s");
 }
 
 TEST(RequestLogTest, SeveralAnswersHaveNoEfficiencyInCommon) {
@@ -58,6 +79,7 @@ TEST(RequestLogTest, SeveralAnswersHaveNoEfficiencyInCommon) {
   EXPECT_FALSE(RequestJson(record).contains("choices"));
   record.choices = 3;
   EXPECT_EQ(RequestJson(record)["choices"], 3);
+  EXPECT_NE(RequestText(record).find("3 answered in 3 answers, queue"), std::string::npos);
   EXPECT_FALSE(RequestJson(record).contains("efficiency"));
 }
 

@@ -57,6 +57,17 @@ TEST_F(TraceFilesTest, TheOldestGoAlsoThoseOfEarlierProcesses) {
   EXPECT_EQ(Names(), (std::set<std::string>{"f.trace.json", "notes.txt"}));
 }
 
+// By their times, not by their names: ids are random.
+TEST_F(TraceFilesTest, OfThoseOfEarlierProcessesTheNewestStay) {
+  Write(8, {"a", "b", "c"});
+  const auto now = fs::file_time_type::clock::now();
+  for (const auto& [id, hours] : {std::pair("b", 3), std::pair("c", 2), std::pair("a", 1)}) {
+    fs::last_write_time(dir_ + "/" + id + ".trace.json", now - std::chrono::hours(hours));
+  }
+  Write(3, {"d"});
+  EXPECT_EQ(Names(), (std::set<std::string>{"a.trace.json", "c.trace.json", "d.trace.json"}));
+}
+
 TEST_F(TraceFilesTest, FailuresFailNobody) {
   const auto files = TraceFiles::Open(dir_, 3).value();
   fs::remove_all(dir_);
