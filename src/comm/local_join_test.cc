@@ -129,6 +129,16 @@ TEST(LocalJoinTest, WhatIsNoChainIsRefused) {
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
   }
+  // What the leader says of a worker: the magic number, its rank, how many ranks there are. Without
+  // the descriptors that belong to it.
+  using Said = std::array<int32_t, 3>;
+  for (const Said& call : {Said{0x314c564b, 0, 2}, Said{0x314c564b, 1, 2}, Said{0x314c564b, -1, 1},
+                           Said{0x314c564b, 0, 1}, Said{0x314c564b, 0, 1 << 30}}) {
+    ASSERT_EQ(send(control.leader(), call.data(), sizeof(call), 0), ssize_t{sizeof(call)});
+    const auto refused = Await(control).get();
+    ASSERT_FALSE(refused) << "rank " << call[1] << " of " << call[2];
+    EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
+  }
 }
 
 }  // namespace

@@ -315,6 +315,21 @@ TEST(TcpCommTest, BeyondTheBoundReadingPausesAndGoesOn) {
   EXPECT_TRUE(into_large == large && first == small && into_small == small);
 }
 
+// However many messages have been aside before.
+TEST(TcpCommTest, WhoTakesWhatIsAsideMakesRoomForMore) {
+  auto comms = NewLocalTcpComms(2, 1000);
+  const Bytes behind(1);
+  Bytes none, into(1);
+  for (int round = 0; round < 50; ++round) {
+    TransferWait sent;
+    comms[0]->Send(1, 1, none, sent.Add(1));
+    comms[0]->Send(1, 2, behind, sent.Add(1));
+    ASSERT_TRUE(ReceiveAndWait(*comms[1], 0, 2, into)) << "there is no room in round " << round;
+    ASSERT_TRUE(ReceiveAndWait(*comms[1], 0, 1, none));
+    ExpectOk(sent.Wait(Patience(), "sends"));
+  }
+}
+
 // Messages of no bytes take memory, too.
 TEST(TcpCommTest, EmptyMessagesAreKeptAsideWithinTheBound) {
   constexpr int kMessages = 200;
