@@ -6,7 +6,7 @@ import unittest
 
 import openai
 
-from server_fixture import MODEL, OwnServersTest, ServerTest
+from server_fixture import CHATML, MODEL, OwnServersTest, ServerTest
 
 TOOLS = [{"type": "function", "function": {
     "name": "count", "description": "Counts.",
@@ -61,6 +61,13 @@ class ToolsTest(ServerTest):
         self.assertEqual((index, name, json.loads(arguments)), (0, "count", {"of": "a"}))
         self.assertEqual(reasons, ["tool_calls"] * 2)
 
+    def test_no_two_calls_have_the_same_id(self):
+        ids = [call.id for _ in range(2)
+               for choice in self.chat(pattern(CALL), tools=TOOLS, stop=END, n=2).choices
+               for call in choice.message.tool_calls]
+        self.assertEqual(len(ids), 4)
+        self.assertEqual(len(set(ids)), 4, ids)
+
     def test_a_call_that_is_cut_short(self):
         choice = self.chat(pattern(CALL), tools=TOOLS, max_tokens=14).choices[0]
         self.assertEqual(choice.finish_reason, "length")
@@ -102,6 +109,18 @@ class ToolsTest(ServerTest):
         silent = self.chat(pattern(THOUGHT), extra_body={"include_reasoning": False}, **fields)
         for name in ("reasoning", "reasoning_content"):
             self.assertNotIn(name, silent.choices[0].message.model_extra)
+
+    def test_thoughts_go_on_with_the_message_that_is_continued(self):
+        going_on = [*pattern(THOUGHT), {"role": "assistant", "content": "<think>Once upon"}]
+        message = self.chat(going_on, max_tokens=30, stop="<|im_end|>", extra_body={
+            "continue_final_message": True, "add_generation_prompt": False}).choices[0].message
+        self.assertEqual(message.model_extra["reasoning"], " a time.")
+        self.assertTrue(message.content.startswith("There was"), message.content)
+
+    def test_thoughts_of_what_is_no_chat_are_its_text(self):
+        fields = {"prompt": f"{THOUGHT}\n" * 8, "max_tokens": 40, "temperature": 0, "stop": "\n"}
+        text = self.server.post("/v1/completions", fields)["choices"][0]["text"]
+        self.assertTrue(text.startswith("<think>Once upon a time.</think>"), text)
 
     def test_what_the_template_writes_can_be_seen(self):
         messages = pattern("x", 1)
@@ -197,6 +216,16 @@ class TemplatesTest(OwnServersTest):
             server.post("/v1/completions", {"prompt": "x", "max_tokens": 1})
 
 
+    def test_a_template_that_begins_the_thoughts_leaves_their_text(self):
+        server = self.start("--reasoning-parser", "qwen3", template=CHATML.replace(
+            "assistant\\n'", "assistant\\n<think>'"))
+        message = server.post("/v1/chat/completions", {
+            "messages": pattern(THOUGHT), "max_tokens": 30, "temperature": 0,
+            "stop": "<|im_end|>"})["choices"][0]["message"]
+        self.assertEqual(message["reasoning"], "Once upon a time.")
+        self.assertTrue(message["content"].startswith("There was"), message)
+
+
 class FlagsTest(OwnServersTest):
     def test_tools_need_their_flags(self):
         server = self.start()
@@ -205,6 +234,15 @@ class FlagsTest(OwnServersTest):
         self.assertEqual(error["param"], "tool_choice")
         self.assertIn("--enable-auto-tool-choice", error["message"])
         server.post("/v1/chat/completions", {**body, "tool_choice": "none", "max_tokens": 1})
+
+    def test_one_call_where_no_more_are_wanted(self):
+        server = self.start("--enable-auto-tool-choice", "--tool-call-parser", "llama3_json")
+        calls = '{"name": "count", "parameters": {"of": "a"}}; ' * 2
+        for parallel in (True, False):
+            message = server.post("/v1/chat/completions", {
+                "messages": pattern(calls), "tools": TOOLS, "max_tokens": 80, "temperature": 0,
+                "parallel_tool_calls": parallel})["choices"][0]["message"]
+            self.assertEqual(len(message["tool_calls"]) > 1, parallel, message)
 
     def test_a_parser_must_be_named(self):
         with self.assertRaises(AssertionError) as error:

@@ -236,6 +236,11 @@ TEST(OpenAiResponseTest, LogprobsOfBothKinds) {
                  .at(0)["choices"][0]["logprobs"];
   EXPECT_EQ(logprobs["text_offset"], json({4}));  // goes on
 
+  AnswerWriter several = Writer({.logprobs = true, .choices = 2});
+  (void)several.Event(0, {.content = "TheA"}, tokens);
+  logprobs = Events(several.Event(1, {.content = "TheA"}, tokens)).at(0)["choices"][0]["logprobs"];
+  EXPECT_EQ(logprobs["text_offset"], json({0, 3}));  // each answer begins anew
+
   const json chat =
       Events(Writer({.chat = true, .logprobs = true}).Event(0, {.content = "TheA"}, tokens))
           .at(0)["choices"][0]["logprobs"]["content"];

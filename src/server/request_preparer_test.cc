@@ -1,0 +1,44 @@
+#include "server/request_preparer.h"
+
+#include <gtest/gtest.h>
+
+#include "base/source_dir_testing.h"
+
+namespace kvcake {
+namespace {
+
+class RequestPreparerTest : public testing::Test {
+ protected:
+  PreparedRequest Prepared(const std::string& body, const std::string& tool_parser = "hermes") {
+    const RequestPreparer preparer(*runtime_,
+                                   ChatTemplate::FromText("{{ messages[0].content }}", {}),
+                                   {.model_names = {"m"},
+                                    .model_len_max = 4096,
+                                    .auto_tool_choice = true,
+                                    .tool_parser = tool_parser});
+    auto prepared = preparer.Prepare(body, RequestPreparer::Ask::kChat, "ann");
+    EXPECT_TRUE(prepared) << prepared.error().message;
+    return prepared ? *std::move(prepared) : PreparedRequest();
+  }
+
+  const std::unique_ptr<Runtime> runtime_ =
+      Runtime::Create({.model_dir = SourceDir() + "/models/demo",
+                       .ram_capacity_bytes = 8 << 20,
+                       .threads = 1,
+                       .keep_costs = false})
+          .value();
+};
+
+// The words that calls stand between are special tokens of these families' models.
+TEST_F(RequestPreparerTest, CallsAreReadWithTheSpecialTokensThatTheyAreWrittenWith) {
+  const std::string chat = R"({"messages": [{"role": "user", "content": "x"}])";
+  const std::string tools = chat + R"(, "tools": [{"function": {"name": "f"}}])";
+  EXPECT_FALSE(Prepared(tools + "}", "hermes").asked.skip_special);
+  EXPECT_FALSE(Prepared(tools + "}", "mistral").asked.skip_special);
+  EXPECT_TRUE(Prepared(tools + "}", "llama3_json").asked.skip_special);
+  EXPECT_TRUE(Prepared(tools + R"(, "tool_choice": "none"})", "hermes").asked.skip_special);
+  EXPECT_TRUE(Prepared(chat + "}", "hermes").asked.skip_special);
+}
+
+}  // namespace
+}  // namespace kvcake
