@@ -345,6 +345,9 @@ class CrowdTest(OwnServersTest):
         admin = server.admin_port
         for path in ("/health", "/ready", "/metrics", "/version"):
             self.assertEqual(ask("GET", path, port=admin), 200, path)
+        # The one that asks.
+        eventually(lambda: server.metric("kvcake_http_connections", listener="admin") == 1,
+                   "the end of the others")
         self.assertEqual(ask("POST", "/cache/reset", "{}", port=admin), 200)
         self.assertEqual(ask("POST", "/cache/reset", "{}", key="x", port=admin), 401)
         for method, path in (("POST", "/v1/completions"), ("POST", "/tokenize"),

@@ -76,6 +76,17 @@ class LoadingTest(unittest.TestCase):
         server.process.send_signal(signal.SIGTERM)
         self.assertEqual(server.process.wait(WAIT_S), 0)
 
+    def test_it_says_why_it_is_not_ready(self):
+        server = self.start("--shutdown-delay", "1h")
+
+        def why():
+            return server.request("GET", "/ready")[1]["error"]["message"]
+        self.assertIn("is being loaded", why())
+        server.process.send_signal(signal.SIGTERM)
+        eventually(lambda: "shutting down" in why(), "another reason")
+        server.process.send_signal(signal.SIGINT)
+        server.process.wait(WAIT_S)
+
     def test_signals_end_it_while_it_loads(self):
         for number in (signal.SIGTERM, signal.SIGINT):
             server = self.start()

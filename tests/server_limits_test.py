@@ -3,6 +3,7 @@ import concurrent.futures
 import contextlib
 import json
 import os
+import resource
 import select
 import socket
 import tempfile
@@ -77,6 +78,17 @@ class LimitsTest(OwnServersTest):
         self.assertEqual(server.stop(), 0)
         with self.assertRaisesRegex(AssertionError, "ulimit -n"):
             self.start(wrapper=("prlimit", "--nofile=100:256"))
+
+    def test_who_comes_while_there_is_no_descriptor_is_answered_when_there_is_one(self):
+        server = self.start()
+        _, most = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (3, most))
+        with Raw(server) as raw:
+            raw.send(f"GET /health HTTP/1.1\r\n{HOST}\r\n")
+            eventually(lambda: "cannot accept a connection" in server.log(), "a warning")
+            resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (most, most))
+            self.assertIn(b"200 OK", raw.read_until(b"\r\n"))
+        self.assertEqual(server.stop(), 0)
 
     def test_bodies_count_as_they_come_and_until_they_are_read(self):
         server = self.start("--body-max", "2MiB", "--bodies-max", "3MiB", "--api-key", "k",
