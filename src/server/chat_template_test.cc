@@ -223,6 +223,10 @@ TEST(ChatTemplateTest, GoesOnWithTheLastMessage) {
       go_on(loops, {{{"type", "text"}, {"text", "A"}}, {{"type", "text"}, {"text", "B"}}}).value(),
       "Hi[A][B");
   EXPECT_EQ(go_on("{{ messages[0].content }}", "It is").error().code, ErrorCode::kInvalidArgument);
+  // Its end can be found, but what is before it is not what was said.
+  const char* const shouts = "{% for m in messages %}{{ m.content | upper }}{% endfor %}";
+  EXPECT_EQ(go_on(shouts, "It is").error().code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(go_on(shouts, "IT IS").value(), "HIIT IS");
   EXPECT_EQ(go_on(kChatMl, nullptr).error().code, ErrorCode::kInvalidArgument);
 }
 
@@ -308,6 +312,7 @@ TEST_F(ChatTemplateFilesTest, ErrorsNameTheFile) {
   EXPECT_THAT(Load().error().message, HasSubstr("chat_template.jinja"));
   Write("chat_template.jinja", std::string((1 << 20) + 1, 'x'));
   EXPECT_EQ(Load().error().code, ErrorCode::kResourceExhausted);
+  EXPECT_EQ(Load(dir() + "/chat_template.jinja").error().code, ErrorCode::kResourceExhausted);
   EXPECT_EQ(Load(dir() + "/none").error().code, ErrorCode::kNotFound);
   ASSERT_EQ(unlink((dir() + "/chat_template.jinja").c_str()), 0);
   ASSERT_EQ(mkfifo((dir() + "/chat_template.jinja").c_str(), 0600), 0);

@@ -162,6 +162,8 @@ TEST(RequestLogTest, ProbesAreLoggedWhereSomethingIsWrong) {
     return text.str().substr(0, text.str().find('\n'));
   };
   EXPECT_EQ(level("/ready", 200), "debug");
+  EXPECT_EQ(level("/health", 200), "debug");
+  EXPECT_EQ(level("/metrics", 200), "debug");
   EXPECT_EQ(level("/ready", 503, "loading"), "debug");
   EXPECT_EQ(level("/ready", 503), "debug");  // it shuts down
   EXPECT_EQ(level("/ready", 503, "engine_stuck"), "warning");
