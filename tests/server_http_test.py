@@ -123,6 +123,9 @@ class HttpTest(ServerTest):
         self.assertEqual(warmed["cached_tokens"], 0)
         cached = self.server.post("/v1/completions", body)["usage"]["prompt_tokens_details"]
         self.assertGreater(cached["cached_tokens"], 200)
+        again = self.server.post("/cache/warm", body)
+        self.assertEqual(again["cached_tokens"], cached["cached_tokens"])
+        self.assertEqual(again["kvcake"]["report"]["tokens_reused"], again["cached_tokens"])
         eventually(lambda: self.server.metric("kvcake_writes_in_flight") == 0, "chunks written")
         self.server.post("/cache/reset", {})
         self.assertEqual(self.server.metric("kvcake_pages", state="cached"), 0)
@@ -157,6 +160,14 @@ class HttpTest(ServerTest):
         self.assertEqual((status, headers["Access-Control-Allow-Origin"]),
                          (204, "http://localhost:3000"))
         self.assertIsNone(headers["Content-Length"])  # a 204 has none
+
+    def test_a_head_has_no_body(self):
+        with Raw(self.server) as raw:
+            raw.send(f"HEAD /version HTTP/1.1\r\n{HOST}\r\n"
+                     f"GET /health HTTP/1.1\r\n{HOST}Connection: close\r\n\r\n")
+            head, behind = raw.read_all().split(b"\r\n\r\n", 1)
+        self.assertRegex(head, rb"\r\nContent-Length: [1-9]")
+        self.assertTrue(behind.startswith(b"HTTP/1.1 200 OK\r\n"), behind)
 
     def test_a_head_is_forgotten_with_its_request(self):
         with Raw(self.server) as raw:

@@ -114,6 +114,20 @@ class LimitsTest(OwnServersTest):
         eventually(server.idle, "pages given back")
         self.assertEqual(server.stop(), 0)
 
+    def test_a_header_has_its_own_time(self):
+        """Neither a body nor an idle connection is held to it."""
+        server = self.start("--header-timeout", "1s", "--body-timeout", "600s", "--idle-timeout",
+                            "600s")
+        with Raw(server) as idle, Raw(server) as body, Raw(server) as header:
+            body.send(f"POST /tokenize HTTP/1.1\r\n{HOST}{JSON_TYPE}Expect: 100-continue\r\n"
+                      "Content-Length: 15\r\n\r\n").read_until(b"100 Continue")
+            header.send("GET /health HTTP/1.1\r\n")
+            self.assertEqual(header.read_all(), b"")
+            self.assertIn(b" 200 OK", body.send('{"prompt": "x"}').read_until(b"tokens"))
+            idle.send(f"GET /health HTTP/1.1\r\n{HOST}\r\n")
+            self.assertIn(b" 200 OK", idle.read_until(b"{}"))
+        self.assertEqual(server.stop(), 0)
+
     def test_no_body_is_read_for_those_who_may_not_send_it(self):
         server = self.start("--api-key", "k", "--body-timeout", "600s")
         for path, status in (("/v1/completions", b"401"), ("/nowhere", b"404"), ("/health", b"405")):

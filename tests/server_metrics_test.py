@@ -144,6 +144,8 @@ class MetricsTest(OwnServersTest):
                           for reason in ("stop", "length", "abort", "error")})
         self.assertEqual(values["kvcake_hit_tokens_total"],
                          {(("tier", tier),): 0 for tier in ("ram", "disk")})
+        self.assertEqual(values["kvcake_store_codec_info"],
+                         {(("codec", "raw"), ("lossy", "false"), ("tier", "disk")): 1})
         version = json.loads(server.request("GET", "/version")[2])["version"]
         self.assertEqual(values["kvcake_build_info"], {(("version", version),): 1})
         self.assertEqual(server.stop(), 0)
@@ -286,6 +288,30 @@ class MetricsTest(OwnServersTest):
         self.assertEqual(moved("kvcake_step_tokens_total", kind="decode"), 50)
         self.assertEqual(server.stop(), 0)
 
+    def test_reads_that_are_under_way_are_told(self):
+        server = self.start("--load-rate", "500KB")  # of which a chunk has half
+        self.ask(server)
+        eventually(server.idle, "written")
+        server.post("/cache/reset", {})
+        asked = threading.Thread(target=self.ask, args=(server,),
+                                 kwargs={"kvcake": {"policy": "load"}})
+        asked.start()
+        eventually(lambda: server.metric("kvcake_reads_in_flight") > 0, "a read")
+        asked.join()
+        eventually(server.idle, "none any more")
+        self.assertEqual(server.stop(), 0)
+
+    def test_pages_that_others_needed_are_counted(self):
+        server = self.start(ram="8MiB")
+        for i in range(8):
+            self.ask(server, f"{i}. {PROMPT}", max_tokens=1)
+        eventually(server.idle, "pages given back")
+        evicted = server.metric("kvcake_pages_evicted_total")
+        self.assertGreater(evicted, 0)
+        self.assertEqual(evicted, server.metric("kvcake_chunks_computed_total") -
+                         server.metric("kvcake_pages", state="cached"))
+        self.assertEqual(server.stop(), 0)
+
     def test_bad_chunks_are_counted(self):
         server = self.start()
         self.ask(server)
@@ -311,6 +337,7 @@ class MetricsTest(OwnServersTest):
 
     def test_what_runs_and_what_waits(self):
         server = self.start("--max-num-seqs", "1", step_s=0.02)
+        self.ask(server, f"Before. {PROMPT}")  # whose pages stay, and are in nobody's use
         slow = {"prompt": PROMPT, "max_tokens": 3000, "ignore_eos": True, "stream": True}
         connections = [http.client.HTTPConnection(server.host, server.port, timeout=WAIT_S)
                        for _ in range(3)]
@@ -319,8 +346,11 @@ class MetricsTest(OwnServersTest):
                                {"Content-Type": "application/json"})
         eventually(lambda: (server.metric("vllm:num_requests_running") == 1 and
                             server.metric("vllm:num_requests_waiting") == 2), "one runs, two wait")
-        self.assertGreater(server.metric("kvcake_pages", state="referenced"), 0)
-        self.assertGreater(server.metric("vllm:kv_cache_usage_perc"), 0)
+        values = self.scrape(server)
+        pages = values["kvcake_pages"]
+        referenced = pages[(("state", "referenced"),)]
+        self.assertGreater(referenced, 0)
+        self.assertEqual(values["vllm:kv_cache_usage_perc"][()], referenced / sum(pages.values()))
         for connection in connections:
             connection.close()
         eventually(server.idle, "their end")

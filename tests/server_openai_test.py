@@ -5,6 +5,7 @@ import pathlib
 import shutil
 import subprocess
 import tempfile
+import time
 import unittest
 
 import openai
@@ -37,7 +38,9 @@ class OpenAiTest(ServerTest):
                          ["demo", "alias", "org/name"])
         for name in ("alias", "org/name"):
             self.assertEqual(self.client.models.retrieve(name).id, name)
-        for path, status in (("/v1/models/", 404), ("/v1/models/org%2Fname", 200)):
+        for path, status in (("/v1/models/", 404), ("/v1/models/org%2Fname", 200),
+                             ("/v1/models/dem%6F", 200), ("/v1/models/%64emo", 200),
+                             ("/v1/models/demo%", 404), ("/v1/models/dem%zz", 404)):
             self.assertEqual(self.server.request("GET", path)[0], status)
         with self.assertRaises(openai.NotFoundError) as error:
             self.client.models.retrieve("gpt")
@@ -50,6 +53,21 @@ class OpenAiTest(ServerTest):
             self.assertEqual({chunk.model for chunk in streamed}, {name})
         nameless = self.server.post("/v1/completions", {"prompt": "x", "max_tokens": 1})
         self.assertEqual(nameless["model"], "demo")
+
+    def test_an_answer_says_when_it_was_made_and_of_what_kind_it_is(self):
+        chat = {"model": "demo", "messages": MESSAGES, "max_tokens": 1}
+        before = int(time.time())
+        for answer, kind in ((self.complete(max_tokens=1), "cmpl-"),
+                             (self.client.chat.completions.create(**chat), "chatcmpl-")):
+            self.assertTrue(answer.id.startswith(kind), answer.id)
+            self.assertLessEqual(before, answer.created)
+            self.assertLessEqual(answer.created, time.time())
+
+    def test_a_stream_is_not_to_be_kept_on_its_way(self):
+        headers = self.server.request("POST", "/v1/completions", {
+            "prompt": "x", "max_tokens": 1, "stream": True})[1]
+        self.assertEqual(headers["Content-Type"], "text/event-stream; charset=utf-8")
+        self.assertEqual(headers["Cache-Control"], "no-cache")
 
     def test_another_model_is_none_of_any_endpoints(self):
         chat = {"messages": [{"role": "user", "content": "x"}]}
@@ -340,8 +358,10 @@ class OpenAiTest(ServerTest):
 
     def test_echo(self):
         plain = self.complete(prompt="Once upon")
-        self.assertEqual(self.complete(prompt="Once upon", echo=True).choices[0].text,
-                         "Once upon" + plain.choices[0].text)
+        ids = self.server.post("/tokenize", {"prompt": "Once upon"})["tokens"]
+        for prompt in ("Once upon", ids):
+            self.assertEqual(self.complete(prompt=prompt, echo=True).choices[0].text,
+                             "Once upon" + plain.choices[0].text)
 
     def test_a_prompt_that_is_scored_may_fill_the_context(self):
         """All that the model has, or less by a flag; one that is to be answered may not."""

@@ -10,6 +10,7 @@ import unittest
 
 from server_fixture import WAIT_S, OwnServersTest, eventually
 from server_http_test import HOST, JSON_TYPE, LONG, PROMPT, Raw
+from tls_fixture import Certificates
 
 
 def openssl(*arguments):
@@ -66,6 +67,18 @@ class TlsTest(OwnServersTest):
         large = server.post("/tokenize", {"prompt": "x " * 400000})
         self.assertGreater(large["count"], 100000)
         self.assertNotIn("chmod", server.log())
+        self.assertEqual(server.stop(), 0)
+
+    def test_clients_that_know_the_first_authority_are_shown_those_between(self):
+        made = Certificates(self.dir.name)
+        between = made.between("between", "first")
+        certificate, key = made.issue("leaf", "between")
+        chain = pathlib.Path(self.dir.name, "chain.pem")
+        chain.write_bytes(pathlib.Path(certificate).read_bytes() +
+                          pathlib.Path(between).read_bytes())
+        context = ssl.create_default_context(cafile=made.authority("first"))
+        server = self.start("--ssl-certfile", str(chain), "--ssl-keyfile", key, tls=context)
+        self.assertEqual(server.request("GET", "/health")[0], 200)
         self.assertEqual(server.stop(), 0)
 
     def test_both_versions_and_no_older_one(self):

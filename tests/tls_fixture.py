@@ -26,6 +26,17 @@ class Certificates:
                           "-keyout", f"authority-{name}.key", "-out", file)
         return file
 
+    def between(self, name, above):
+        """The file of a new authority that is known by the one above it, for issue."""
+        with open(f"{self._folder}/{name}.extensions", "w", encoding="ascii") as file:
+            file.write("basicConstraints=critical,CA:TRUE")
+        self._openssl("req", *NEW_KEY, "-subj", f"/CN=authority {name}", "-keyout",
+                      f"authority-{name}.key", "-out", f"{name}.csr")
+        self._openssl("x509", "-req", "-in", f"{name}.csr", "-CA", self.authority(above), "-CAkey",
+                      f"authority-{above}.key", "-CAcreateserial", *DAYS, "-extfile",
+                      f"{name}.extensions", "-out", f"authority-{name}.pem")
+        return self.authority(name)
+
     def issue(self, name, authority):
         """The files of a certificate that an authority has signed, and of its key."""
         certificate, key = f"{self._folder}/{name}.pem", f"{self._folder}/{name}.key"
