@@ -155,6 +155,20 @@ TEST_F(EngineLoopTest, WhatIsPostedIsDoneOnItsThread) {
   EXPECT_EQ(done.get_future().get(), thread_.get_id());
 }
 
+// It would hear of them when the next chunk has come, or a second later.
+TEST_F(EngineLoopTest, AnEngineThatWaitsForAStoreIsWokenByWhatIsAskedOfIt) {
+  Loop();
+  const auto wait = [&] { world_.restorer->WaitForEvent(Clock::Real().Now() + Seconds(3600)); };
+  const JobId job = loop_->Submit(Ask({1}), std::make_shared<Record>()).value();
+  wait();
+  loop_->Cancel(job);
+  wait();
+  loop_->CancelAll();
+  wait();
+  loop_->Post([] {});
+  wait();
+}
+
 TEST_F(EngineLoopTest, WhatTheEngineRefusesIsDoneAndNeverAccepted) {
   Loop();
   Run();
