@@ -172,6 +172,9 @@ TEST(ChatPromptTest, ErrorsNameTheMessage) {
        "messages[0].content[0].refusal"},
       {R"({"messages": [{"role": "assistant", "tool_calls": [{"type": "custom"}]}]})",
        "messages[0].tool_calls[0].type"},
+      {R"({"messages": [{"role": "user", "content": "x", "name": 3}]})", "messages[0].name"},
+      {R"({"messages": [{"role": "tool", "tool_call_id": {}}]})", "messages[0].tool_call_id"},
+      {R"({"messages": [{"role": "assistant", "reasoning": ["x"]}]})", "messages[0].reasoning"},
       {R"({"messages": [{"role": "assistant", "function_call": {"name": "f"}}]})",
        "messages[0].function_call"},
       {R"({"messages": [{"role": "assistant", "audio": {"id": "a"}}]})", "messages[0].audio"},
@@ -183,6 +186,17 @@ TEST(ChatPromptTest, ErrorsNameTheMessage) {
   }
   EXPECT_EQ(ChatWith(R"("top_logprobs": 2)").error().param, "top_logprobs");
   EXPECT_EQ(ChatWith(R"("logprobs": 2)").error().param, "logprobs");
+}
+
+TEST(ChatPromptTest, NumbersOfAChatAreBounded) {
+  const auto param = [](const char* fields) {
+    const auto request = ChatWith(fields);
+    return request ? "" : request.error().param;
+  };
+  EXPECT_EQ(param(R"("logprobs": true, "top_logprobs": 20)"), "");
+  EXPECT_EQ(param(R"("logprobs": true, "top_logprobs": 21)"), "top_logprobs");
+  EXPECT_EQ(param(R"("max_tokens": 4, "min_tokens": 4)"), "");
+  EXPECT_EQ(param(R"("max_tokens": 4, "min_tokens": 5)"), "min_tokens");
 }
 
 }  // namespace

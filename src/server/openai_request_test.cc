@@ -236,7 +236,7 @@ TEST(OpenAiRequestTest, BiasesAndTheFewestTokens) {
 }
 
 TEST(OpenAiRequestTest, TextsAndBiasesAreBounded) {
-  const RequestRules rules{.limits = {.stop_bytes_max = 3, .biases_max = 2}};
+  const RequestRules rules{.limits = {.stops_max = 2, .stop_bytes_max = 3, .biases_max = 2}};
   const auto param = [&](const std::string& field) {
     const std::string body = R"({"prompt": "x", )" + field + "}";
     const auto request = ParseCompletion(ParseBody(body).value(), rules);
@@ -245,6 +245,8 @@ TEST(OpenAiRequestTest, TextsAndBiasesAreBounded) {
   EXPECT_EQ(param(R"("stop": "abc")"), "");
   EXPECT_EQ(param(R"("stop": "abcd")"), "stop");
   EXPECT_EQ(param(R"("stop": ["a", "abcd"])"), "stop");
+  EXPECT_EQ(param(R"("stop_token_ids": [1, 2])"), "");
+  EXPECT_EQ(param(R"("stop_token_ids": [1, 2, 3])"), "stop_token_ids");
   EXPECT_EQ(param(R"("logit_bias": {"1": 1, "2": 1})"), "");
   EXPECT_EQ(param(R"("logit_bias": {"1": 1, "2": 1, "3": 1})"), "logit_bias");
   for (const char* const name : {"cache_salt", "model"}) {
