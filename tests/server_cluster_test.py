@@ -85,8 +85,15 @@ class ClusterTest(RanksTestCase):
         self.certificates = Certificates(directory.name)
         with_key = ("--cluster-key-file", self.key_file())
         leader = self.certificate("leader", "ours")
-        workers = [self.worker(*self.certificate(name, "ours"), *key, listen="0.0.0.0:0")
-                   for name, key in (("one", ()), ("two", ()), ("three", with_key))]
+        # One that an authority in between has signed, which its file shows, too.
+        between = self.certificates.between("between", "ours")
+        two = self.certificate("two", "between")
+        with open(two[1], "ab") as certificate, open(between, "rb") as authority:
+            certificate.write(authority.read())
+        two = (*two[:-1], leader[-1])
+        workers = [self.worker(*certificate, *key, listen="0.0.0.0:0") for certificate, key in (
+            (self.certificate("one", "ours"), ()), (two, ()),
+            (self.certificate("three", "ours"), with_key))]
         addresses = [worker.address.replace("0.0.0.0", "127.0.0.1") for worker in workers]
         server = self.start("--workers", ",".join(addresses[:2]), *leader, "--partition", "even",
                             *PATIENT)
