@@ -51,6 +51,7 @@ TEST_F(BadArgumentsTest, OptionsAreRefusedByName) {
       {"chunk_tokens", [](O& o, S&) { o.chunk_tokens = 1 << 30; }},
       {"slab_bytes", [](O& o, S&) { o.slab_bytes = 0; }},
       {"slab_bytes", [](O& o, S&) { o.slab_bytes = UINT64_MAX; }},
+      {"slab_bytes", [](O& o, S&) { o.slab_bytes = (4ull << 20) * o.chunk_tokens + 1; }},
       {"stores", [](O& o, S&) { o.stores = nullptr; }},
       {"store_count", [](O& o, S&) { o.store_count = 9; }},
       {"memory_bytes", [](O& o, S&) { o.memory_bytes = 1; }},
@@ -98,6 +99,18 @@ TEST_F(BadArgumentsTest, FieldsThatTheLibraryDoesNotKnowMustBeZero) {
   ASSERT_EQ(kvcake_open(&later.options, &cache), KVCAKE_OK) << kvcake_last_error();
   EXPECT_EQ(kvcake_close(cache), KVCAKE_OK);
   EXPECT_EQ(kvcake_close(cache), KVCAKE_NOT_FOUND);
+}
+
+// What a size claims is not looked at, however many zeros may lie there.
+TEST_F(BadArgumentsTest, ASizeThatNoStructureHasIsNotBelieved) {
+  std::vector<std::byte> room(1 << 17);
+  auto options = Options();
+  options.struct_size = room.size();
+  std::memcpy(room.data(), &options, sizeof(options));
+  kvcake_cache cache = 0;
+  EXPECT_EQ(kvcake_open(reinterpret_cast<const kvcake_options*>(room.data()), &cache),
+            KVCAKE_UNSUPPORTED);
+  EXPECT_THAT(kvcake_last_error(), HasSubstr("131072 bytes"));
 }
 
 TEST_F(BadArgumentsTest, NumbersThatWereNeverGivenOutAreRefused) {
@@ -238,6 +251,16 @@ TEST_F(BadArgumentsTest, MoreTokensThanAPromptCanHaveAreRefused) {
   EXPECT_THAT(kvcake_last_error(), HasSubstr("token_count"));
 }
 
+TEST_F(BadArgumentsTest, MoreChunksThanAPromptCanHaveAreRefused) {
+  auto options = Options(/*memory_chunks=*/300);
+  options.chunk_tokens = 1 << 16;
+  Open(options);
+  const std::vector<kvcake_key> keys((1 << 14) + 2);
+  kvcake_restoration restoration = 0;
+  EXPECT_EQ(Begin(keys, &restoration), KVCAKE_INVALID_ARGUMENT);
+  EXPECT_THAT(kvcake_last_error(), HasSubstr("16385 chunks of 65536 tokens are more than"));
+}
+
 TEST_F(BadArgumentsTest, CallsOfARestorationAreRefusedByName) {
   Open();
   const auto keys = Keys(1, 3);
@@ -283,6 +306,9 @@ TEST_F(BadArgumentsTest, KeysThatAreNoChainAreRefused) {
   const auto strangers = Keys(2, 4);
   EXPECT_EQ(Begin({keys[0], strangers[1], keys[2]}, &other), KVCAKE_INVALID_ARGUMENT);
   EXPECT_EQ(Begin({keys[0], strangers[1], strangers[1]}, &other), KVCAKE_INVALID_ARGUMENT);
+  ASSERT_EQ(Begin({keys[0], keys[1], strangers[1]}, &other), KVCAKE_OK)
+      << "of what was refused nothing has a place";
+  ASSERT_EQ(kvcake_end(other), KVCAKE_OK);
   ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
   ASSERT_EQ(Begin({keys[1], keys[2], keys[3]}, &other), KVCAKE_OK) << "nobody else uses them";
   Restore(other);
