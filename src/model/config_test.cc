@@ -167,6 +167,10 @@ TEST_F(ConfigTest, RopeFieldsGoBeforeEachOtherAsInTransformers) {
   EXPECT_EQ(loaded->rope.kind, RopeConfig::Kind::kLinear);
   EXPECT_EQ(loaded->rope.theta, 100000.0);
   EXPECT_EQ(loaded->max_positions, 4 * 8192) << "linear scaling stretches the context";
+  config["rope_scaling"]["factor"] = 1e6;
+  loaded = Load(config);
+  ASSERT_TRUE(loaded);
+  EXPECT_EQ(loaded->max_positions, 1 << 30) << "no longer than any prompt";
   config["rope_scaling"] = json::object();
   loaded = Load(config);
   ASSERT_TRUE(loaded);
@@ -231,6 +235,8 @@ TEST_F(ConfigTest, RefusesQuantisedWeightsByName) {
         std::string("quantization_config says that the weights are quantised (") + method);
     ExpectRefused("quantization_config", config, kCode, "unquantised files");
   }
+  ExpectRefused("compression_config", {{"quant_method", "compressed-tensors"}}, kCode,
+                "compression_config says that the weights are quantised (compressed-tensors)");
   ExpectRefused("quantization_config", {{"bits", 4}}, kCode, "{\"bits\":4}");
   ExpectRefused("quantization_config", 4, kCode, "(4)");
   ExpectRefused("quantization_config", {{"quant_method", 4}}, ErrorCode::kInvalidArgument,
@@ -310,12 +316,28 @@ TEST_F(ConfigTest, GenerationConfigOverridesEos) {
   auto config = Load(Good());
   ASSERT_TRUE(config);
   EXPECT_EQ(config->eos_tokens, (std::vector<int32_t>{7, 9}));
-  Write("generation_config.json", R"({"temperature": 0.6})");
-  config = Load(Good());
-  ASSERT_TRUE(config);
-  EXPECT_EQ(config->eos_tokens, std::vector<int32_t>{2});
+  for (const char* silent : {R"({"temperature": 0.6})", R"({"eos_token_id": null})"}) {
+    Write("generation_config.json", silent);
+    config = Load(Good());
+    ASSERT_TRUE(config);
+    EXPECT_EQ(config->eos_tokens, std::vector<int32_t>{2}) << silent;
+  }
   Write("generation_config.json", "nonsense");
   EXPECT_THAT(Load(Good()).error().message, HasSubstr("generation_config.json"));
+}
+
+TEST_F(ConfigTest, TokensThatTheVocabularyLacksAreNone) {
+  json config = Good();
+  config["bos_token_id"] = 49151;
+  config["eos_token_id"] = {49151, 49152, -1, 7};
+  auto loaded = Load(config);
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  EXPECT_EQ(loaded->bos_token, 49151);
+  EXPECT_EQ(loaded->eos_tokens, (std::vector<int32_t>{49151, 7}));
+  config["bos_token_id"] = 49152;
+  loaded = Load(config);
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  EXPECT_EQ(loaded->bos_token, -1);
 }
 
 TEST_F(ConfigTest, SurvivesRandomDamage) {

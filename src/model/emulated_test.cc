@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <set>
 
 #include "base/source_dir_testing.h"
 
@@ -87,16 +88,49 @@ TEST_F(EmulatedModelTest, TheAnswerDependsOnEveryChunkAndNotOnTheSlicing) {
   EXPECT_EQ(Best(Of(77, 100)), whole);
   for (int chunk = 0; chunk < 6; ++chunk) {
     for (int layer = 0; layer < 3; ++layer) {
-      uint16_t* slab = pool_->Slab(pages_[chunk], layer);
-      slab[5] ^= 1;
-      EXPECT_NE(Best(Of(99, 100)), whole) << "chunk " << chunk << " layer " << layer;
-      slab[5] ^= 1;
+      uint16_t* const keys = pool_->Slab(pages_[chunk], layer);
+      for (uint16_t* const plane : {keys, keys + pool_->layout().plane_elements()}) {
+        plane[5] ^= 1;
+        EXPECT_NE(Best(Of(99, 100)), whole) << "chunk " << chunk << " layer " << layer;
+        plane[5] ^= 1;
+      }
     }
   }
   EXPECT_EQ(Best(Of(99, 100)), whole);
   Slice suppressed = Of(99, 100);
   suppressed.write_kv = false;
   EXPECT_EQ(Best(suppressed), whole);
+}
+
+TEST_F(EmulatedModelTest, EachPositionsLogitsAreThoseOfItsOwnStep) {
+  Slice all = Of(0, 20);
+  all.logits = Slice::Logits::kAll;
+  const auto logits = model_.Forward(std::span(&all, 1)).value();
+  const std::vector<float> rows(logits.begin(), logits.end());
+  ASSERT_EQ(rows.size(), size_t{20} * EmulatedModel::kVocab);
+  for (int i = 0; i < 20; ++i) {
+    const auto row = rows.begin() + i * EmulatedModel::kVocab;
+    EXPECT_EQ(std::max_element(row, row + EmulatedModel::kVocab) - row, Best(Of(i, i + 1)));
+  }
+}
+
+TEST_F(EmulatedModelTest, ChunksAreOfTheProfileAndOfWhatLossHasMadeOfThem) {
+  std::set<ChunkKey> roots;
+  const auto add = [&](auto change, const char* lossy = "") {
+    EmulatedProfile profile = SmallProfile();
+    change(profile);
+    const auto pool = PagePool::Create(EmulatedModel::LayoutFor(profile, 16), 1 << 20).value();
+    roots.insert(EmulatedModel(profile, *pool, 512, EmulatedModel::kVocab, clock_, {}, lossy)
+                     .identity()
+                     .Root());
+  };
+  const auto same = [](EmulatedProfile&) {};
+  add(same);
+  add([](EmulatedProfile& profile) { profile.name = "other"; });
+  add([](EmulatedProfile& profile) { profile.layers = 2; });
+  add([](EmulatedProfile& profile) { profile.kv_bytes_per_token += 1; });
+  add(same, "int8");
+  EXPECT_EQ(roots.size(), 5u);
 }
 
 TEST_F(EmulatedModelTest, PassesItsGateLayerByLayer) {

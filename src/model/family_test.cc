@@ -140,6 +140,17 @@ TEST_F(FamilyTest, QwensDifferInBiasesAndHeadNorms) {
   EXPECT_TRUE(Read(With(qwen3, {{"attention_bias", true}})).o_bias);
 }
 
+TEST_F(FamilyTest, EachHasHuggingFacesContextWhereItsFileSaysNone) {
+  json silent = kLlamaLike;
+  silent.erase("max_position_embeddings");
+  for (const auto& [type, context] : std::initializer_list<std::pair<const char*, int>>{
+           {"llama", 2048}, {"mistral", 131072}, {"qwen2", 32768}, {"qwen3", 32768}}) {
+    const json config = With(silent, {{"model_type", type}, {"sliding_window", nullptr}});
+    EXPECT_EQ(Read(config).max_positions, context) << type;
+  }
+  EXPECT_EQ(Read(kFalcon7B).max_positions, 2048);
+}
+
 TEST_F(FamilyTest, Falcon7B) {
   EXPECT_EQ(Read(kFalcon7B), [] {
     ModelConfig config = *SynthArch("falcon-7b");

@@ -130,6 +130,19 @@ TEST_F(ScoreTest, RefusesBeforeComputing) {
   ExpectVisits(Tokens(32), 8);
 }
 
+TEST_F(ScoreTest, ChunksThatAreKeptAreNeitherComputedNorDrawn) {
+  MakePool(3);
+  const PageHandle first = *pool_->Draw(), second = *pool_->Draw();
+  const std::vector<PageId> kept = {first.id(), second.id()};
+  model_.computed = 32;
+  int next = 32;
+  EXPECT_TRUE(
+      VisitLogits(model_, *pool_, Tokens(48), {.slice_tokens = 10, .kept = kept},
+                  [&](int position, std::span<const float>) { EXPECT_EQ(position, next++); }));
+  EXPECT_EQ(next, 48);
+  EXPECT_EQ(pool_->Stats().referenced, 2u);
+}
+
 TEST_F(ScoreTest, PassesOnWhatTheModelFailedWith) {
   model_.fail_after = 20;
   int visits = 0;

@@ -1,0 +1,86 @@
+// What a model's weights take, and which tensors of its files are none.
+#include "model/weights.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "model/safetensors_testing.h"
+#include "model/transformer_testing.h"
+
+namespace kvcake {
+namespace {
+
+using nlohmann::json;
+using testing::ElementsAre;
+
+using WeightsTest = SafetensorsDirTest;
+
+TEST_F(WeightsTest, TensorsThatTheModelHasNoPlaceForAreNamedAndBuffersAreNot) {
+  json header;
+  uint64_t at = 0;
+  for (const char* name :
+       {"model.layers.0.self_attn.rotary_emb.inv_freq", "transformer.h.0.attn.masked_bias",
+        "transformer.h.0.attn.bias", "gpt_neox.layers.0.attention.bias", "lm_head.weight",
+        "model.norm.weight", "model.layers.0.self_attn.q_proj.bias", "model.layers.9.mlp.up"}) {
+    header[name] = Tensor("F32", {1}, at, at + 4);
+    at += 4;
+  }
+  Write("model.safetensors", FileBytes(header.dump(), std::string(at, 'x')));
+  const auto files = TensorFiles::Open(dir_);
+  ASSERT_TRUE(files) << files.error().message;
+  EXPECT_THAT(UnusedTensors(TinyConfig(), *files),
+              ElementsAre("model.layers.0.self_attn.q_proj.bias", "model.layers.9.mlp.up"));
+}
+
+TEST_F(WeightsTest, OtherTypesTakeWhatTheyTake) {
+  for (const auto& [dtype, bytes] : std::vector<std::pair<const char*, int>>{{"BOOL", 1},
+                                                                             {"I8", 1},
+                                                                             {"U8", 1},
+                                                                             {"I16", 2},
+                                                                             {"U16", 2},
+                                                                             {"I32", 4},
+                                                                             {"U32", 4},
+                                                                             {"I64", 8},
+                                                                             {"U64", 8},
+                                                                             {"F64", 8}}) {
+    Write("model.safetensors", FileBytes(json{{"buffer", Tensor(dtype, {3}, 0, 3 * bytes)}}.dump(),
+                                         std::string(3 * bytes, 'x')));
+    const auto files = TensorFiles::Open(dir_);
+    EXPECT_TRUE(files) << dtype << ": " << files.error().message;
+  }
+}
+
+TEST_F(WeightsTest, AFileThatIsMappedIsNotHeldOpen) {
+  const auto open = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                         std::filesystem::directory_iterator());
+  };
+  Write("model.safetensors", FileBytes(json{{"a", Tensor("F32", {1}, 0, 4)}}.dump(), "1234"));
+  const auto before = open();
+  const auto files = TensorFiles::Open(dir_);
+  ASSERT_TRUE(files) << files.error().message;
+  EXPECT_EQ(open(), before);
+}
+
+// What a machine has room for is decided by it.
+TEST(WeightsMemoryTest, EachPartOfWhatAModelTakesIsCounted) {
+  ModelConfig config = TinyConfig();
+  config.vocab_size = 100'000;
+  const auto bytes = [&](int rows, int logit_rows, WeightFormat weights) {
+    return static_cast<int64_t>(TransformerModel::MemoryFor(
+        config, {.max_batch_tokens = rows, .max_logit_rows = logit_rows, .weights = weights}));
+  };
+  const auto bf16 = WeightFormat::kBf16, int8 = WeightFormat::kInt8;
+  EXPECT_GT(bytes(512, 1, bf16), 2 * config.parameters());
+  EXPECT_EQ(bytes(512, 1, bf16) - bytes(512, 1, int8), config.parameters());
+  const int64_t logits = 4 * (config.vocab_size + config.hidden_size);
+  EXPECT_EQ(bytes(512, 101, bf16) - bytes(512, 1, bf16), 100 * logits);
+  EXPECT_EQ(bytes(512, 0, bf16), bytes(512, 512, bf16)) << "0: every row's";
+  EXPECT_GT(bytes(1024, 1, bf16) - bytes(512, 1, bf16),
+            512 * 4 * (config.hidden_size + config.heads * config.head_dim));
+}
+
+}  // namespace
+}  // namespace kvcake
