@@ -1,0 +1,102 @@
+// Templates come with models, and what they are told with requests: neither ends the process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/peak_rss.h"
+#include "jinja/template.h"
+
+namespace kvcake::jinja {
+namespace {
+
+using nlohmann::ordered_json;
+using testing::HasSubstr;
+
+Result<std::string> Made(const std::string& source, const ordered_json& context = {{"a", 1}},
+                         const Limits& limits = {}) {
+  ASSIGN_OR_RETURN(const Template parsed, Template::Parse(source));
+  return parsed.Render(context, limits);
+}
+
+std::string Times(int count, const std::string& text) {
+  std::string out;
+  for (int i = 0; i < count; ++i) out += text;
+  return out;
+}
+
+// What would be refused when it is done is not begun.
+TEST(TemplateLimits, NoTextOnTheWayTakesMuchMoreThanTheLimit) {
+#ifdef KVCAKE_SANITIZED
+  GTEST_SKIP() << "a sanitizer keeps what is freed, and memory of its own";
+#endif
+  const Limits limits{.output_bytes = 1 << 20};
+  const ordered_json context = {{"x", std::string(1 << 20, 'x')}, {"y", std::string(300, 'y')}};
+  ResetPeakRss();
+  const uint64_t before = PeakRssBytes();
+  for (const char* const source :
+       {"{{ x * 300 }}", "{{ x.join(y) }}", "{{ y | join(x) }}", "{{ [x] * 300 }}",
+        "{{ {1: x, 2: x, 3: [x] * 300} }}", "{{ y | replace('y', x) }}", "{{ y | replace('', x) }}",
+        "{{ ([x] * 300) | tojson }}", "{{ ([1] * 300) | tojson(indent=x) }}",
+        "{{ [1] | tojson(indent=300000000) }}", "{{ 'a\nb' | indent(300000000) }}",
+        "{{ (y | list | join('\n')) | indent(x) }}"}) {
+    const auto made = Made(source, context, limits);
+    ASSERT_FALSE(made) << source;
+    EXPECT_EQ(made.error().code, ErrorCode::kResourceExhausted) << source << made.error().message;
+    EXPECT_LT(PeakRssBytes(), before + (100 << 20)) << source;
+  }
+}
+
+TEST(TemplateLimits, ARangeIsAsLongAsInTheSandbox) {
+  EXPECT_EQ(Made("{{ range(100000) | length }}").value_or(""), "100000");
+  EXPECT_THAT(Made("{{ range(100001) | length }}").error().message, HasSubstr("100000"));
+  EXPECT_FALSE(Made("{% set x = range(0, -9000000000000000000, -1) %}"));
+}
+
+TEST(TemplateLimits, ListsAreNestedAsDeepAsTheirEndCanFollow) {
+  const auto nested = [](int depth, const char* value) {
+    return Made("{% set ns = namespace(x=1) %}{% for i in range(" + std::to_string(depth) +
+                ") %}{% set ns.x = " + value + " %}{% endfor %}done");
+  };
+  for (const char* const value : {"[ns.x]", "(ns.x,)", "{'a': ns.x}"}) {
+    EXPECT_EQ(nested(200, value).value_or(""), "done");
+    const auto made = nested(99'999, value);
+    ASSERT_FALSE(made) << value;
+    EXPECT_THAT(made.error().message, HasSubstr("nested more than 200 deep")) << value;
+  }
+}
+
+TEST(TemplateLimits, WhatIsParsedIsNestedAsDeepAsItCanBeFollowed) {
+  const auto blocks = [](int depth) {
+    return Made(Times(depth, "{% if a %}") + "x" + Times(depth, "{% endif %}"));
+  };
+  EXPECT_EQ(blocks(59).value_or(""), "x");
+  EXPECT_THAT(blocks(60).error().message, HasSubstr("blocks are nested too deep"));
+  EXPECT_THAT(blocks(100'000).error().message, HasSubstr("blocks are nested too deep"));
+  for (const std::string& expression :
+       {Times(100'000, "(") + "a", Times(100'000, "[") + "a", Times(100'000, "not ") + "a",
+        Times(100'000, "-") + "a", "a" + Times(100'000, ".b"), "a" + Times(100'000, "[0]"),
+        "a" + Times(100'000, "|trim"), "a" + Times(100'000, "+a"), "a" + Times(100'000, "()"),
+        "a" + Times(100'000, " if a else a"), "a" + Times(100'000, " and a"),
+        "a" + Times(100'000, "**a")}) {
+    EXPECT_FALSE(Template::Parse("{{ " + expression + " }}")) << expression.substr(0, 20);
+  }
+}
+
+TEST(TemplateLimits, WhatPythonKeepsForItselfIsNotLookedFor) {
+  for (const char* const source : {"{{ 'a'.__class__ }}", "{{ 'a'['__class__'] }}",
+                                   "{{ [1].__len__() }}", "{{ a.__init__ is defined }}"}) {
+    const auto made = Made(source);
+    ASSERT_FALSE(made) << source << " makes " << *made;
+    EXPECT_EQ(made.error().code, ErrorCode::kUnsupported);
+    EXPECT_THAT(made.error().message, HasSubstr("the attribute __"));
+  }
+}
+
+TEST(TemplateLimits, ANumberThatIsTooLargeIsNoOther) {
+  EXPECT_EQ(Made("{{ n }}", {{"n", INT64_MAX}}).value_or(""), "9223372036854775807");
+  const auto made = Made("{{ n }}", {{"n", static_cast<uint64_t>(INT64_MAX) + 1}});
+  ASSERT_FALSE(made) << *made;
+  EXPECT_THAT(made.error().message, HasSubstr("integers beyond 64 bits"));
+}
+
+}  // namespace
+}  // namespace kvcake::jinja
