@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <thread>
 
 #include "lib/library_testing.h"
 #include "lib/registry.h"
@@ -184,6 +185,26 @@ TEST_F(NumbersTest, EventsOfOneCacheAreNotAnothers) {
   EXPECT_EQ(kvcake_wait(quiet, 0.02), KVCAKE_OK);
   EXPECT_GE(std::chrono::steady_clock::now() - began, std::chrono::milliseconds(40));
   EXPECT_EQ(kvcake_close(quiet), KVCAKE_OK);
+}
+
+TEST_F(NumbersTest, EachCodeHasAName) {
+  EXPECT_STREQ(kvcake_status_name(KVCAKE_OK), "ok");
+  EXPECT_STREQ(kvcake_status_name(KVCAKE_BUSY), "busy");
+  EXPECT_STREQ(kvcake_status_name(KVCAKE_INTERNAL), "internal error");
+  EXPECT_STREQ(kvcake_status_name(KVCAKE_INTERNAL + 1), "unknown");
+  EXPECT_STREQ(kvcake_status_name(-1), "unknown");
+}
+
+TEST_F(NumbersTest, AnErrorIsOfTheThreadThatMetIt) {
+  Open();
+  EXPECT_EQ(kvcake_wait(cache_, -1), KVCAKE_INVALID_ARGUMENT);
+  std::thread other([] {
+    EXPECT_STREQ(kvcake_last_error(), "");
+    EXPECT_EQ(kvcake_close(0), KVCAKE_NOT_FOUND);
+    EXPECT_THAT(kvcake_last_error(), HasSubstr("no such cache"));
+  });
+  other.join();
+  EXPECT_THAT(kvcake_last_error(), HasSubstr("timeout_s is -1"));
 }
 
 TEST_F(NumbersTest, ACacheIsNotClosedUnderACall) {

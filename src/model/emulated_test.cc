@@ -73,6 +73,23 @@ TEST_F(EmulatedModelTest, TakesTheTimeOfTheProfile) {
   EXPECT_NEAR(took({Of(0, 100), Of(50, 100)}), 0.5 + (1 + 1) + (0.5 + 0.5), 1e-9) << "c0 once";
 }
 
+TEST_F(EmulatedModelTest, CausalAttentionTakesWhatAllKeysBeforeItTake) {
+  EmulatedProfile causal = SmallProfile();
+  causal.attention = EmulatedProfile::Attention::kCausal;
+  causal.floor = 0;
+  causal.g = 1e-3;
+  EmulatedModel model(causal, *pool_, 512, EmulatedModel::kVocab, clock_,
+                      [this](TimePoint t) { clock_.AdvanceTo(t); });
+  const auto took = [&](const Slice& slice) {
+    const TimePoint began = clock_.Now();
+    EXPECT_TRUE(model.Forward(std::span(&slice, 1)));
+    return (clock_.Now() - began).count();
+  };
+  EXPECT_NEAR(took(Of(0, 10)), causal.SecondsFor(0, 10), 1e-9);
+  EXPECT_NEAR(took(Of(50, 60)), causal.SecondsFor(50, 10), 1e-9);
+  EXPECT_GT(causal.SecondsFor(50, 10), causal.SecondsFor(0, 10));
+}
+
 TEST_F(EmulatedModelTest, ADenseRectangleMayBeWiderThanTheSlicesOwnTokens) {
   Slice slice = Of(0, 100);
   slice.dense_keys = 128;

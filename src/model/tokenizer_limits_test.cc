@@ -59,6 +59,13 @@ TEST_F(TokenizerLimitsTest, ATokenThatTakesSpacesAlongMayStandForAnyNumberOfByte
   }
 }
 
+TEST_F(TokenizerLimitsTest, WhatIsPutBeforeATextMayBeSeveralTokens) {
+  file_["post_processor"]["special_tokens"]["<s>"]["ids"] = {1, 2, 1};
+  const auto tokenizer = Load();
+  ASSERT_TRUE(tokenizer) << tokenizer.error().message;
+  EXPECT_EQ(*tokenizer->Encode(""), (std::vector<int32_t>{1, 2, 1}));
+}
+
 // Each space becomes three bytes.
 TEST_F(TokenizerLimitsTest, ALongTextMayGrowAsItIsNormalised) {
   const auto tokenizer = Load();

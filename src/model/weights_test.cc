@@ -64,6 +64,26 @@ TEST_F(WeightsTest, AFileThatIsMappedIsNotHeldOpen) {
   EXPECT_EQ(open(), before);
 }
 
+// A head in the place of an embedding that is not there is one thing, of one that is wrong another.
+TEST(CheckWeightsTest, AnEmbeddingOfAnotherShapeIsNotReplacedByTheHead) {
+  ModelConfig untied = TinyConfig();
+  untied.tie_embeddings = false;
+  RandomWeights weights(untied);
+  WeightSource source = weights.Source();
+  const auto get = source.get;
+  ErrorCode code = ErrorCode::kNotFound;
+  source.get = [&](const std::string& name, std::span<const int64_t> shape) -> Result<TensorView> {
+    if (name != "model.embed_tokens.weight") return get(name, shape);
+    return Fail(code, "the embedding");
+  };
+  EXPECT_TRUE(CheckWeights(TinyConfig(), source));
+  EXPECT_FALSE(CheckWeights(untied, source));
+  code = ErrorCode::kInvalidArgument;
+  const Status refused = CheckWeights(TinyConfig(), source);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message, "the embedding");
+}
+
 // What a machine has room for is decided by it.
 TEST(WeightsMemoryTest, EachPartOfWhatAModelTakesIsCounted) {
   ModelConfig config = TinyConfig();

@@ -12,6 +12,7 @@ TEST(VisibleDevicesTest, AreCountedRound) {
   EXPECT_EQ(VisibleDevice(nullptr, 3), "3");
   EXPECT_EQ(VisibleDevice("2,GPU-8932,5", 0), "2");
   EXPECT_EQ(VisibleDevice("2,GPU-8932,5", 1), "GPU-8932");
+  EXPECT_EQ(VisibleDevice("2,GPU-8932,5", 3), "2");
   EXPECT_EQ(VisibleDevice("2,GPU-8932,5", 5), "5");
   EXPECT_EQ(VisibleDevice("", 2), "") << "none is visible";
 }
