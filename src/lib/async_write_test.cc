@@ -42,6 +42,18 @@ TEST_F(AsyncWriteTest, WhatAThreadPutsIsRestoredWhateverBecomesOfItsPieces) {
   ExpectStored(keys, 1);
 }
 
+TEST_F(AsyncWriteTest, WhatAStoreHoldsIsNotCopied) {
+  Open();
+  Keep(1, 12);
+  std::vector<std::vector<std::byte>> pieces;
+  ASSERT_EQ(PutAsync(1, 12, Keys(1, 12), pieces), KVCAKE_OK);
+  uint64_t kept = 99, dropped = 99;
+  ASSERT_EQ(kvcake_put_wait(cache_, &kept, &dropped), KVCAKE_OK);
+  EXPECT_EQ(kept, 0u);
+  EXPECT_EQ(dropped, 0u);
+  EXPECT_EQ(Stats().memory_cached, 0u);
+}
+
 TEST_F(AsyncWriteTest, FlushWritesWhatAThreadWasGiven) {
   Open();
   const auto keys = Keys(1, 60);

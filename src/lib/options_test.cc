@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <fstream>
 #include <set>
 
 #include "lib/library_testing.h"
@@ -11,6 +12,7 @@ namespace kvcake {
 namespace {
 
 using namespace testing_util;
+using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
 using testing::SizeIs;
@@ -103,7 +105,7 @@ TEST_F(OptionsTest, ASilentStoreIsGivenUpAfterTheTimeThatIsSaid) {
   ASSERT_EQ(Begin(Keys(1, 2), &restoration, KVCAKE_POLICY_LOAD), KVCAKE_OK);
   EXPECT_EQ(Restore(restoration).computed, 2);
   ASSERT_EQ(kvcake_set_log(nullptr, nullptr), KVCAKE_OK);
-  EXPECT_THAT(heard.silent_s, testing::AllOf(testing::Ge(0), testing::Lt(30))) << "the default";
+  EXPECT_THAT(heard.silent_s, AllOf(testing::Ge(0), testing::Lt(30))) << "the default";
   ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
 }
 
@@ -188,6 +190,21 @@ TEST_F(OptionsTest, ChunksAreLoadedFromAllStoresAndKeptInTheFirst) {
   ASSERT_EQ(kvcake_close(std::exchange(cache_, 0)), KVCAKE_OK);
   EXPECT_EQ(CostFiles(dir_.path()), 1);
   EXPECT_EQ(CostFiles(second_.path()), 1);
+}
+
+// As `kvcake store ls` shows it.
+TEST_F(OptionsTest, AStoreSaysWhoseChunksItKeeps) {
+  Open();
+  Keep(1, 1);
+  std::string said;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(dir_.path())) {
+    if (entry.path().extension() != ".json") continue;
+    std::ifstream file(entry.path());
+    said.append(std::istreambuf_iterator<char>(file), {});
+  }
+  EXPECT_THAT(said,
+              AllOf(HasSubstr("\"model\": \"test\""), HasSubstr("\"layers\": \"3\""),
+                    HasSubstr("\"chunk_tokens\": \"4\""), HasSubstr("\"slab_bytes\": \"1000\"")));
 }
 
 TEST_F(OptionsTest, AStoreIsNamedOnce) {

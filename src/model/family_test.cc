@@ -151,6 +151,29 @@ TEST_F(FamilyTest, EachHasHuggingFacesContextWhereItsFileSaysNone) {
   EXPECT_EQ(Read(kFalcon7B).max_positions, 2048);
 }
 
+// Where a file says nothing of it, a window slides, and a text begins and ends, as there.
+TEST_F(FamilyTest, WhatAFileDoesNotSayIsHuggingFaces) {
+  const json longer = With(kLlamaLike, {{"max_position_embeddings", 32768}});
+  ExpectRefused(
+      With(longer,
+           {{"model_type", "qwen2"}, {"use_sliding_window", true}, {"max_window_layers", 0}}),
+      "sliding_window is 4096");
+  const auto ends = [&](const json& config) {
+    const ModelConfig read = Read(config);
+    return std::pair(read.bos_token, read.eos_tokens);
+  };
+  EXPECT_EQ(ends(With(kLlamaLike, {{"model_type", "mistral"}})),
+            std::pair(1, std::vector<int32_t>{2}));
+  json falcon = kFalcon7B;
+  for (const char* name : {"bos_token_id", "eos_token_id", "layer_norm_epsilon"}) {
+    falcon.erase(name);
+  }
+  EXPECT_EQ(ends(falcon), std::pair(11, std::vector<int32_t>{11}));
+  EXPECT_EQ(Read(falcon).norm_eps, 1e-5);
+  falcon.update({{"model_type", "RefinedWebModel"}, {"architectures", {"RWForCausalLM"}}});
+  EXPECT_EQ(ends(falcon), std::pair(1, std::vector<int32_t>{2}));
+}
+
 TEST_F(FamilyTest, Falcon7B) {
   EXPECT_EQ(Read(kFalcon7B), [] {
     ModelConfig config = *SynthArch("falcon-7b");

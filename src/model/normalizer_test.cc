@@ -22,5 +22,13 @@ TEST(NormalizerTest, WhatIsPutBeforeATextIsBounded) {
   EXPECT_EQ(normalizer->Run("", 0), "");
 }
 
+TEST(NormalizerTest, WhatReplacingLeavesIsBounded) {
+  const std::string text = "a" + std::string(50, 'b');
+  EXPECT_EQ(ReplaceAll(text, "a", "", 50), std::string(50, 'b'));
+  EXPECT_EQ(ReplaceAll(text, "a", "", 49).error().code, ErrorCode::kResourceExhausted);
+  EXPECT_EQ(ReplaceAll(text, "a", "xy", 52), "xy" + std::string(50, 'b'));
+  EXPECT_EQ(ReplaceAll(text, "a", "xy", 51).error().code, ErrorCode::kResourceExhausted);
+}
+
 }  // namespace
 }  // namespace kvcake

@@ -33,5 +33,17 @@ TEST(SplitRegexTest, PropertiesThatCaseLeavesAreRefusedInClassesWhereItDoesNotCo
   EXPECT_THAT(Split(R"((?i:a(b))[\p{Lu}]+)", "aBc abC"), ElementsAre("aBc ", "abC"));
 }
 
+// A text that would be cut elsewhere than it is elsewhere is no text to go on with.
+TEST(SplitRegexTest, ATextThatThePatternGivesUpOnIsRefused) {
+  const auto split = SplitRegex::Compile({.pattern = "(?:a+)+[bc]"});
+  ASSERT_TRUE(split) << split.error().message;
+  std::vector<std::string_view> pieces;
+  EXPECT_TRUE(split->Split("aab", &pieces));
+  const Status status = split->Split(std::string(60, 'a'), &pieces);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_THAT(status.error().message, HasSubstr("gave up on a text of 60 bytes"));
+}
+
 }  // namespace
 }  // namespace kvcake

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "model/safetensors_testing.h"
 #include "model/transformer_testing.h"
@@ -62,6 +63,24 @@ TEST_F(WeightsTest, AFileThatIsMappedIsNotHeldOpen) {
   const auto files = TensorFiles::Open(dir_);
   ASSERT_TRUE(files) << files.error().message;
   EXPECT_EQ(open(), before);
+}
+
+TEST_F(WeightsTest, AFileIsMappedAsLongAsItIsWanted) {
+  const auto mapped = [&] {
+    std::ifstream maps("/proc/self/maps");
+    const std::string all(std::istreambuf_iterator<char>(maps), {});
+    return all.find(dir_ + "/model.safetensors") != std::string::npos;
+  };
+  Write("model.safetensors", FileBytes(json{{"a", Tensor("F32", {1}, 0, 4)}}.dump(), "1234"));
+  {
+    const auto files = TensorFiles::Open(dir_);
+    ASSERT_TRUE(files) << files.error().message;
+    EXPECT_TRUE(mapped());
+  }
+  EXPECT_FALSE(mapped());
+  Write("model.safetensors", FileBytes("[]", ""));
+  EXPECT_FALSE(TensorFiles::Open(dir_));
+  EXPECT_FALSE(mapped());
 }
 
 // A head in the place of an embedding that is not there is one thing, of one that is wrong another.
