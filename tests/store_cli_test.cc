@@ -4,8 +4,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <utility>
 
 #include "io/file_system.h"
+#include "store/store_dir.h"
 #include "tests/cli_testing.h"
 
 namespace kvcake {
@@ -50,6 +53,7 @@ TEST_F(StoreCliTest, WarmFillsAndRunLoads) {
   const json first = Warm("prompt");
   const auto chunks = first["written"].get<size_t>();
   EXPECT_GT(chunks, 2u);
+  EXPECT_EQ(first["tokens_computed"], first["prompt_tokens"]);
   EXPECT_EQ(ChunkFiles().size(), chunks);
   Warm("prompt");
   EXPECT_EQ(Json("ls " + Store())[0]["writes"].get<size_t>(), chunks) << "it was there";
@@ -94,6 +98,75 @@ TEST_F(StoreCliTest, WarmFillsAndRunLoads) {
                               Store() + " --prompt-file /nothing");
   EXPECT_EQ(missing.exit_code, 1);
   EXPECT_THAT(missing.err, HasSubstr("/nothing"));
+}
+
+TEST_F(StoreCliTest, WarmFailsWhereTheStoreKeepsNothing) {
+  const std::string nobody = "redis://127.0.0.1:1";
+  const Outcome lost =
+      Run("store warm --json --model " KVCAKE_SOURCE_DIR "/models/demo --prompt-file " + dir_ +
+          "/prompt --store " + nobody);
+  EXPECT_EQ(lost.exit_code, 1);
+  EXPECT_THAT(lost.err, HasSubstr("not all chunks could be kept in " + nobody));
+  const json told = json::parse(lost.out);
+  EXPECT_EQ(told["written"], 0);
+  EXPECT_GT(told["writes_failed"].get<int>() + told["writes_dropped"].get<int>(), 0);
+}
+
+// Of each of two roots, and their sums.
+TEST_F(StoreCliTest, ListsAndTotalsSayWhatIsThereAndWhatWasDoneWithIt) {
+  Warm("prompt");
+  Damage(ChunkFiles()[0]);
+  Json("verify --quarantine " + Store(), /*exit_code=*/1);
+  const std::vector<std::string> files = ChunkFiles();
+  const uint64_t count = files.size(), bytes = fs::file_size(files[0]);
+  const std::string root = Json("ls " + Store())[0]["root"], other(64, 'a');
+  const std::string ours = Store() + "/v1/" + root, others = Store() + "/v1/" + other;
+  fs::copy(ours, others, fs::copy_options::recursive);
+  fs::remove(others + files[0].substr(ours.size()));
+  for (const std::string& path : ChunkFiles()) {
+    ASSERT_TRUE(FileSystem::Real().Touch(path, 1'700'000'000));
+  }
+  ASSERT_TRUE(FileSystem::Real().Touch(files[0], 1'600'000'000));
+  std::ofstream(files[0] + ".tmp.1.0") << "half of a chunk";
+  for (const std::string& of : {ours, others}) fs::remove(of + "/usage.txt");
+  const auto add = [&](const std::string& of, const StoreUsage& usage) {
+    return AddUsage(FileSystem::Real(), StoreDir(Store()), *ParseKeyHex(of), usage);
+  };
+  ASSERT_TRUE(add(root, {2, 3, 5, 7, 11, 13}));
+  ASSERT_TRUE(add(other, {17, 19, 23, 29, 31, 37}));
+
+  json list = Json("ls " + Store());
+  ASSERT_EQ(list.size(), 2u);
+  if (list[0]["root"] != root) std::swap(list[0], list[1]);
+  const auto numbers = [&](const json& of) {
+    std::vector<uint64_t> all;
+    for (const char* name : {"chunks", "bytes", "oldest_use", "newest_use", "hits", "hit_bytes",
+                             "writes", "evicted", "quarantined"}) {
+      all.push_back(of[name]);
+    }
+    return all;
+  };
+  EXPECT_EQ(numbers(list[0]), (std::vector<uint64_t>{count, count * bytes, 1'600'000'000,
+                                                     1'700'000'000, 2, 3, 5, 11, 13}));
+  EXPECT_EQ(numbers(list[1]), (std::vector<uint64_t>{count - 1, (count - 1) * bytes, 1'700'000'000,
+                                                     1'700'000'000, 17, 19, 23, 31, 37}));
+
+  const json sums = Json("stat " + Store());
+  const uint64_t all = 2 * count - 1;
+  for (const auto& [name, sum] : std::map<std::string, uint64_t>{{"models", 2},
+                                                                 {"chunks", all},
+                                                                 {"bytes", all * bytes},
+                                                                 {"hits", 19},
+                                                                 {"hit_bytes", 22},
+                                                                 {"writes", 28},
+                                                                 {"write_bytes", 36},
+                                                                 {"evicted", 42},
+                                                                 {"quarantined", 1},
+                                                                 {"quarantined_bytes", bytes},
+                                                                 {"being_written", 1}}) {
+    EXPECT_EQ(sums[name], sum) << name;
+  }
+  EXPECT_EQ(sums["codec_bytes"], json({{"raw", all * bytes}}));
 }
 
 TEST_F(StoreCliTest, VerifyReadsEverythingAndTellsWhatIsBad) {
@@ -157,7 +230,15 @@ TEST_F(StoreCliTest, EvictRemovesWhatMeetsTheConditions) {
   const Outcome unknown = Run("store evict --model llama " + Store());
   EXPECT_EQ(unknown.exit_code, 1);
   EXPECT_THAT(unknown.err, HasSubstr("demo")) << "what there is";
-  EXPECT_EQ(Json("evict --model demo " + Store())["files"], 2);
+  const std::string root = Json("ls " + Store())[0]["root"];
+  for (const size_t digits : {1, 7}) {
+    EXPECT_EQ(Run("store evict --model " + root.substr(0, digits) + " " + Store()).exit_code, 1)
+        << "others may begin like that";
+  }
+  EXPECT_EQ(ChunkFiles().size(), 2u);
+  EXPECT_EQ(Json("evict --model " + root.substr(0, 8) + " " + Store())["files"], 2);
+  Warm("prompt");
+  EXPECT_EQ(Json("evict --model demo " + Store())["files"].get<size_t>(), old.size());
   EXPECT_TRUE(ChunkFiles().empty());
 
   EXPECT_EQ(Run("store evict " + Store()).exit_code, 1) << "never all by accident";
