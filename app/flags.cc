@@ -431,7 +431,7 @@ void AddSamplingFlags(CLI::App& app, SamplingParams* sampling) {
       ->capture_default_str();
   app.add_option("--top-p", sampling->top_p,
                  "sample among the likeliest that together have this probability")
-      ->check(CLI::Range(1e-9, 1.0))
+      ->check(Between(1e-9, 1.0))
       ->capture_default_str();
   app.add_option("--seed", sampling->seed,
                  "of the sampling; the same seed (also the default) gives the same answer")

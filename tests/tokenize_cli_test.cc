@@ -56,6 +56,8 @@ TEST_F(TokenizeCliTest, FailuresSayWhat) {
   expect("detokenize" + model + "--file " + Write("ids", "5 -6"), 1, "token ids");
   expect("detokenize" + model + "--file " + Write("ids", "[1, 2.5]"), 1, "token ids");
   expect("detokenize" + model + "--file " + Write("ids", "99999999999"), 1, "token ids");
+  expect("detokenize" + model + "--file " + Write("ids", "[5, -6]"), 1, "token ids");
+  expect("detokenize" + model + "--file " + Write("ids", "[4294967301]"), 1, "token ids");
   expect("tokenize" + model + "--file " + dir_ + "/none", 1, "none");
   expect("tokenize" + model + "--file /proc/self/mem", 1, "/proc/self/mem: Input/output error");
   expect("tokenize" + model + "< " + dir_, 1, "stdin: Is a directory");

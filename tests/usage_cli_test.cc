@@ -1,6 +1,8 @@
 // What the program says to those who use it wrong, and how it may be told what to do.
 #include <fmt/format.h>
 
+#include <map>
+
 #include "base/available_memory.h"
 #include "tests/cli_testing.h"
 
@@ -83,6 +85,8 @@ TEST_F(UsageCliTest, WrongUsageIsNamed) {
            {"chat --model x --durable", "--durable requires --store"},
            {"serve --model x --promote", "--promote requires --store"},
            {"run --model x --prompt a --temperature nan", "nan is not 0 or above"},
+           {"run --model x --prompt a --temperature inf", "inf is not 0 or above"},
+           {"run --model x --prompt a --top-p nan", "nan is no number"},
            {"run --model x --stor /tmp/x --prompt a", "run has no flag --stor"},
            {"bench ttft --contxt=3", "ttft has no flag --contxt"},
            {"run --model x --prompt a --ram-capacity 1.5GiB", "as 1536MiB: 1.5GiB"},
@@ -93,6 +97,67 @@ TEST_F(UsageCliTest, WrongUsageIsNamed) {
     EXPECT_EQ(outcome.exit_code, 2) << arguments;
     EXPECT_THAT(outcome.err, HasSubstr(named));
   }
+}
+
+TEST_F(UsageCliTest, UnitsAreWhatTheirNamesSay) {
+  const std::string plan = "runahead plan --ranks 1 --context 128 --profile " KVCAKE_SOURCE_DIR
+                           "/bench/profiles/kvr/a100-llama-7b.json ";
+  for (const auto& [rate, bytes_per_s] : std::map<std::string, double>{{"24bit", 3},
+                                                                       {"24kbit", 3e3},
+                                                                       {"24Mbit", 3e6},
+                                                                       {"24Gbit", 3e9},
+                                                                       {"24kbps", 3e3},
+                                                                       {"24Mbps", 3e6},
+                                                                       {"24Gbps", 3e9},
+                                                                       {"3KB", 3e3},
+                                                                       {"3MB", 3e6},
+                                                                       {"3GB", 3e9},
+                                                                       {"3KiB", 3 << 10},
+                                                                       {"3MiB", 3 << 20},
+                                                                       {"3GiB", 3ll << 30},
+                                                                       {"3", 3}}) {
+    const double got = RunJson(plan + "--link-rate " + rate)["plans"][0]["link_bytes_per_s"];
+    EXPECT_NEAR(got / bytes_per_s, 1, 1e-5) << rate;  // CLI11 keeps six digits
+  }
+  for (const auto& [time, seconds] : std::map<std::string, double>{{"4us", 4e-6},
+                                                                   {"4ms", 4e-3},
+                                                                   {"4s", 4},
+                                                                   {"4min", 240},
+                                                                   {"4h", 14400},
+                                                                   {"4d", 345600},
+                                                                   {"4", 4}}) {
+    EXPECT_DOUBLE_EQ(RunJson(plan + "--link-latency " + time)["plans"][0]["link_latency_s"],
+                     seconds)
+        << time;
+  }
+  const std::string serve = "serve --model " KVCAKE_SOURCE_DIR "/models/demo --port 0 ";
+  for (const char* const sizes :
+       {"--body-max 3MB --bodies-max 2KB", "--body-max 3MiB --bodies-max 2KiB",
+        "--body-max 3145728 --bodies-max 2048", "--body-max 3m --bodies-max 2k"}) {
+    EXPECT_THAT(Run(serve + sizes).err,
+                HasSubstr("--body-max of 3145728 bytes is above --bodies-max of 2048,"))
+        << sizes;
+  }
+}
+
+TEST_F(UsageCliTest, EachStoreHasItsOwn) {
+  const std::string run = "run --json --max-tokens 1 --prompt 'the code' --model " KVCAKE_SOURCE_DIR
+                          "/models/demo --store '" +
+                          dir_ + "/a";
+  const std::string good = Write("good", "0 50e6 0\n"), bad = Write("bad", "0 fast 0\n");
+  const Outcome second =
+      Run(run + "' --store " + dir_ + "/b --load-trace " + good + " --load-trace " + bad);
+  EXPECT_EQ(second.exit_code, 1);
+  EXPECT_THAT(second.err, HasSubstr(bad));
+  // What its URL says goes before what is said of all.
+  const Outcome codec = Run(run + "?codec=int8' --kv-codec lossless");
+  EXPECT_EQ(codec.exit_code, 0) << codec.err;
+  EXPECT_EQ(nlohmann::json::parse(codec.out)["store"]["codec"], "int8");
+  const Outcome tables =
+      Run(run + "?codec=cachegen&tables=" + dir_ + "/own' --codec-tables " + dir_ + "/of-all");
+  EXPECT_EQ(tables.exit_code, 0) << tables.err;
+  EXPECT_THAT(tables.err, HasSubstr(dir_ + "/own"));
+  EXPECT_THAT(tables.err, testing::Not(HasSubstr(dir_ + "/of-all")));
 }
 
 TEST_F(UsageCliTest, TheModelMayBeNamedByItself) {
