@@ -63,12 +63,21 @@ class RedisStoreTest(OwnServersTest):
         self.assertNotIn("secret", kept["dir"])
         self.assertEqual([root["chunks"] for root in kvcake("store", "ls", url)],
                          [kept["written"]])
-        self.assertEqual(kvcake("store", "stat", url)["chunks"], kept["written"])
+        listed, told = kvcake("store", "ls", url)[0], kvcake("store", "stat", url)
+        self.assertEqual((told["models"], told["chunks"], told["bytes"]),
+                         (1, kept["written"], listed["bytes"]))
+        self.assertGreater(told["used_memory"], told["bytes"])
+        self.assertEqual((told["maxmemory"], told["maxmemory_policy"]), (0, "noeviction"))
+        for name, value in (("maxmemory", "200mb"), ("maxmemory-policy", "allkeys-lru")):
+            redis.cli("--no-auth-warning", "-a", "secret", "config", "set", name, value)
+        told = kvcake("store", "stat", url)
+        self.assertEqual((told["maxmemory"], told["maxmemory_policy"]), (200 << 20, "allkeys-lru"))
         self.assertEqual(kvcake("store", "verify", url)["chunks"], kept["written"])
         root = kvcake("store", "ls", url)[0]["root"][:12]
         self.assertEqual(kvcake("store", "evict", "--model", root, url)["files"], kept["written"])
         self.assertEqual(kvcake("store", "clear", url)["files"], 0)
-        for refused in (("quarantine", url), ("verify", "--quarantine", url)):
+        for refused in (("quarantine", url), ("verify", "--quarantine", url),
+                        ("rekey", "--new-key-file", "none", url)):
             done = subprocess.run([*PROGRAM.split(), "store", *refused], check=False,
                                   capture_output=True, text=True)
             self.assertEqual(done.returncode, 1)

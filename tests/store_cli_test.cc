@@ -206,6 +206,37 @@ TEST_F(StoreCliTest, VerifyReadsEverythingAndTellsWhatIsBad) {
   EXPECT_TRUE(Json("quarantine " + Store()).empty());
 }
 
+TEST_F(StoreCliTest, WhatHasNotGotTheNewKeyIsSaid) {
+  const auto key_file = [&](char letter) {
+    const std::string path = Write(std::string("key-") + letter, std::string(32, letter));
+    fs::permissions(path, fs::perms::owner_read | fs::perms::owner_write);
+    return path;
+  };
+  const std::string old_key = key_file('a'), new_key = key_file('b');
+  const auto with = [&](const std::string& key) {
+    return "'" + Store() + "?key-file=" + key + "'";
+  };
+  Json("warm --model " KVCAKE_SOURCE_DIR "/models/demo --prompt-file " + dir_ + "/prompt --store " +
+       with(old_key));
+  const auto files = ChunkFiles();
+  Damage(files[0]);
+  const std::string rekey = "rekey " + with(old_key) + " --new-key-file " + new_key;
+  const Outcome words = Run("store " + rekey);
+  EXPECT_EQ(words.exit_code, 1);
+  EXPECT_THAT(words.out, AllOf(HasSubstr(files[0]), HasSubstr("; 1 failed\n")));
+  const json again = Json(rekey, /*exit_code=*/1);
+  EXPECT_EQ(again["chunks"], 0);
+  EXPECT_EQ(again["others"], files.size() - 1);
+  ASSERT_EQ(again["failed"].size(), 1u);
+  EXPECT_EQ(again["failed"][0]["path"], files[0]);
+  fs::remove(files[0]);
+  EXPECT_THAT(
+      Run("store verify " + with(old_key)).out,
+      HasSubstr(fmt::format("\n{} of them are of other keys or none, and were not decrypted",
+                            files.size() - 1)));
+  EXPECT_THAT(Run("store verify " + with(new_key)).out, Not(HasSubstr("other keys")));
+}
+
 TEST_F(StoreCliTest, EvictRemovesWhatMeetsTheConditions) {
   Warm("prompt");
   const auto old = ChunkFiles();
