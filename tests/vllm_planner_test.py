@@ -13,6 +13,7 @@ import kvcake  # noqa: E402
 from kvcake.vllm.messages import (  # noqa: E402
     WAIT, Alone, Begin, Jump, Progress, Report, Save, Step)
 from kvcake.vllm.planner import ADVISED, PATIENCE_STEPS, Planner, RequestKey  # noqa: E402
+from kvcake.vllm.stats import Counts  # noqa: E402
 from kvcake.vllm.worker import Worker  # noqa: E402
 
 
@@ -73,6 +74,38 @@ class PlannerTest(unittest.TestCase):
         reports[0].progress["r"].ranks = 1
         planner.hear(reports[1].aggregate(reports[0]))
         self.assertEqual(planner.matched("r", 0), 4)
+
+    def test_reports_of_ranks_become_the_worst_of_the_last_epoch(self):
+        mine = Report({"both": Progress(1, 5, 7, 9), "mine": Progress(1), "old": Progress(3, 1, 2, 3)},
+                      failures=1)
+        other = Report({"both": Progress(1, 6, 6, 8), "other": Progress(2),
+                        "old": Progress(4, 5, 6, 7)}, failures=2)
+        for one, two in ((mine, other), (other, mine)):
+            both = one.aggregate(two)
+            self.assertEqual(both.progress, {
+                "both": Progress(1, 5, 6, 8, ranks=2), "mine": Progress(1), "other": Progress(2),
+                "old": Progress(4, 5, 6, 7)})
+            self.assertEqual(both.failures, 2)
+
+    def test_nobody_waits_to_load_what_the_prefix_cache_has(self):
+        planner = self.planner()
+        self.hear(planner, 0, WAIT, chunks=5)
+        self.assertIsNone(planner.matched("r", 16))
+        self.assertEqual(planner.matched("r", 20), 0)
+
+    def test_what_was_computed_on_a_failure_is_kept_when_it_is_computed_again(self):
+        planner = self.planner()
+        self.assertEqual(len(self.step(planner, 0, 12).saves[0].blocks), 3)
+        planner.hear(Report(failures=1))
+        (save,) = self.step(planner, 4, 12).saves
+        self.assertEqual((save.first, save.blocks), (0, [0, 1, 2]))
+
+    def test_what_is_kept_is_what_was_asked_for(self):
+        for keep, chunks in (("all", 3), ("prompts", 2), ("none", 0)):
+            planner = Planner(chunk_tokens=4, block_tokens=4, keep=keep)
+            planner.add("r", list(range(14)), 10, RequestKey())
+            saves = self.step(planner, 0, 14).saves
+            self.assertEqual(sum(len(save.blocks) for save in saves), chunks, keep)
 
     def test_what_the_prefix_cache_has_lost_since_is_begun_again(self):
         planner = Planner(chunk_tokens=4, block_tokens=4)
@@ -289,6 +322,18 @@ class CountsTest(unittest.TestCase):
                          {"reads_failed": 2, "chunks_kept": 1, "chunks_dropped": 7})
 
 
+    def test_the_first_of_ranks_that_load_the_same_tokens_counts_them(self):
+        for is_first, counted in ((True, {"tokens_computed": 12, "restorations": 1,
+                                          "seconds_saved": 0.5, "meeting_point": [0.25],
+                                          "tokens_loaded": 8, "copy_seconds": 0.125}), (False, {})):
+            counts = Counts(first_rank=is_first)
+            counts.restored(8, 4, met=1, chunks=4, saved_s=0.5)
+            counts.restored(0, 8, met=0, chunks=4, saved_s=9.0)  # what is loaded is restored
+            counts.copied(8, 0.125)
+            self.assertEqual(counts.take(), counted)
+            self.assertEqual(counts.take(), {})
+
+
 class JumpTest(unittest.TestCase):
     """What a worker does with a restoration, whose calls may fail for want of memory."""
 
@@ -312,6 +357,18 @@ class JumpTest(unittest.TestCase):
             self.worker.load()
         self.worker.bind(Step(ends=[("r", 1)]))
         self.assertEqual(self.worker.counts.take()["meeting_point"], [2 / 4])
+
+    def test_what_is_loaded_saves_what_its_tokens_take_to_compute(self):
+        now = 0.0
+        self.worker._clock = lambda: now
+        self.worker.bind(Step(alone=Alone("other", 0, 16), tokens=16))
+        now = 8.0
+        self.worker.report()
+        self.worker.bind(Step(jumps=[Jump("r", 1, 0, [1, 2])]))
+        self.worker.load()
+        self.worker.bind(Step(ends=[("r", 1)]))
+        counts = self.worker.counts.take()
+        self.assertEqual((counts["tokens_loaded"], counts["seconds_saved"]), (8, 4.0))
 
     def test_chunks_that_a_jump_holds_are_let_go(self):
         held = unittest.mock.Mock()
