@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 os.environ["KVCAKE_LIBRARY"] = sys.argv.pop(1)
@@ -225,9 +226,77 @@ class CacheTest(unittest.TestCase):
         logger = logging.getLogger("kvcake.test")
         kvcake.set_log(logger)
         self.addCleanup(kvcake.set_log, None)
-        with self.assertLogs(logger, logging.WARNING), self.open() as cache:
+        with self.assertLogs(logger, logging.WARNING) as logged, self.open() as cache:
             # Computing alone would be done before the chunk has been read.
             self.assertEqual(self.restore(cache, self.keys(cache, 1), policy="load"), (0, 1))
+        self.assertEqual({record.levelno for record in logged.records}, {logging.WARNING})
+
+
+class ToldTest(unittest.TestCase):
+    """What a library that is played is told."""
+
+    def setUp(self):
+        patch = unittest.mock.patch("kvcake.cache._lib")
+        self.library = patch.start()
+        self.addCleanup(patch.stop)
+        self.told = None
+        for name in _library.CALLS:
+            getattr(self.library, name).side_effect = self.tell
+
+    def tell(self, *arguments):
+        self.told = [getattr(argument, "_obj", argument) for argument in arguments]
+        return _library.OK
+
+    def cache(self, **options):
+        return kvcake.Cache("name", layers=3, slab_bytes=5, **options)
+
+    @staticmethod
+    def bytes_of(*keys):
+        return [bytes(key.bytes) for key in keys]
+
+    def test_every_option(self):
+        stores = [kvcake.Store("/a"), kvcake.Store("/b", 7, 11.0, 0.5)]
+        self.cache(chunk_tokens=13, stores=stores, memory_bytes=17, write_queue_share=0.25,
+                   store_ttl_s=19.0, stall_timeout_s=23.0, device="card")
+        options = self.told[0]
+        told = {name: getattr(options, name) for name, _ in _library.Options._fields_
+                if name not in ("struct_size", "stores")}
+        self.assertEqual(told, {
+            "name_space": b"name", "layers": 3, "chunk_tokens": 13, "slab_bytes": 5,
+            "store_count": 2, "memory_bytes": 17, "write_queue_share": 0.25, "store_ttl_s": 19.0,
+            "stall_timeout_s": 23.0, "device": b"card"})
+        self.assertEqual([(one.where, one.capacity_bytes, one.load_rate_bytes_per_s,
+                           one.load_latency_s) for one in options.stores[:2]],
+                         [(b"/a", 0, 0.0, 0.0), (b"/b", 7, 11.0, 0.5)])
+
+    def test_every_argument(self):
+        cache, (parent, one, two) = self.cache(), (bytes([i]) * 32 for i in range(3))
+        cache.lookup([one, two], 0.5)
+        self.assertEqual(self.told[2:4], [2, 0.5])
+        cache.learn(256, 128, 0.5)
+        self.assertEqual(self.told[1:], [256, 128, 0.5])
+        restoration = cache.begin(parent, [one, two], policy="load", slice_chunks_max=3)
+        request = self.told[1]
+        self.assertEqual((request.key_count, request.policy, request.slice_chunks_max),
+                         (2, _library.POLICIES["load"], 3))
+        self.assertEqual(self.bytes_of(*request.keys[:2], request.parent[0]), [one, two, parent])
+        restoration.claim_front(4, 0.25)
+        self.assertEqual(self.told[1:3], [4, 0.25])
+        restoration.computed(2, 0.5)
+        self.assertEqual(self.told[1:], [2, 0.5])
+        self.assertTrue(cache.put(one, parent, 6, 4096, 128))
+        write = self.told[1]
+        self.assertEqual(self.bytes_of(write.key, write.parent), [one, parent])
+        self.assertEqual((write.position, write.data, write.stride), (6, 4096, 128))
+        cache.put_async([one, two], parent, 6, [[1, 2, 3], [4, 5, 6]])
+        writes = self.told[1]
+        self.assertEqual([(*self.bytes_of(w.key, w.parent), w.position) for w in writes],
+                         [(one, parent, 6), (two, one, 7)])
+
+    def test_a_chunk_that_there_is_no_memory_for_is_told_of(self):
+        cache = self.cache()
+        self.library.kvcake_put.side_effect = lambda *arguments: _library.FULL
+        self.assertFalse(cache.put(bytes(32), bytes(32), 0, 4096))
 
 
 if __name__ == "__main__":

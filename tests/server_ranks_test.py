@@ -152,6 +152,7 @@ class RanksTest(RanksTestCase):
         self.assertEqual(len(listeners(server.process.pid)), 1, "the server's own")
         for worker in workers:
             self.assertEqual(listeners(worker), [], "whom nobody else can call")
+            self.assertEqual(os.getpgid(worker), worker, "a terminal's Ctrl-C is the server's")
         self.check(server, 1, ranks=3)
         self.check(server, 2, ranks=3)
         self.assertEqual(server.metric("kvcake_chain_prompts_total"), 2)

@@ -25,11 +25,11 @@ class IdentityTest(unittest.TestCase):
         self.addCleanup(self._dir.cleanup)
         self.folder = pathlib.Path(self._dir.name)
 
-    def write(self, name, tensors):
+    def write(self, name, tensors, **kind):
         header, data = {}, b""
         for tensor, value in tensors.items():
             header[tensor] = {"dtype": "U8", "shape": [len(value)],
-                              "data_offsets": [len(data), len(data) + len(value)]}
+                              "data_offsets": [len(data), len(data) + len(value)], **kind}
             data += value
         text = json.dumps(header).encode()
         (self.folder / name).write_bytes(len(text).to_bytes(8, "little") + text + data)
@@ -43,6 +43,13 @@ class IdentityTest(unittest.TestCase):
         self.write("b.safetensors", {"x": b"124"})
         self.assertNotEqual(identity.folder_digest(self.folder), one)
 
+    def test_the_same_bytes_in_another_shape_or_type_are_other_weights(self):
+        made = set()
+        for kind in ({}, {"dtype": "I8"}, {"shape": [2, 3]}, {"shape": [3, 2]}):
+            self.write("a.safetensors", {"x": b"123456"}, **kind)
+            made.add(identity.folder_digest(self.folder))
+        self.assertEqual(len(made), 4)
+
     def test_a_digest_is_remembered_until_a_file_changes(self):
         remembered = self.folder / "known.json"
         self.write("a.safetensors", {"x": b"123"})
@@ -55,7 +62,9 @@ class IdentityTest(unittest.TestCase):
             remembered.write_text(spoilt)
             self.assertEqual(identity.folder_digest(self.folder, remembered), one)
             self.assertEqual(remembered.read_text(), known)
+        stat = (self.folder / "a.safetensors").stat()
         self.write("a.safetensors", {"x": b"321"})
+        os.utime(self.folder / "a.safetensors", ns=(stat.st_atime_ns, stat.st_mtime_ns))
         self.assertNotEqual(identity.folder_digest(self.folder, remembered), one)
 
     def test_ranks_that_start_together_hash_once(self):
@@ -237,7 +246,7 @@ class IdentityTest(unittest.TestCase):
 
     def test_no_two_extras_are_encoded_the_same(self):
         values = [None, "", b"", 0, "0", [], [""], ["a", "b"], ["ab"], [["a"], "b"], ("a", 1),
-                  ("a", "1"), b"a", "a", 11, [1, 1]]
+                  ("a", "1"), b"a", "a", 11, [1, 1], [b"ab", b"c"], [b"a", b"bc"]]
         self.assertEqual(len({identity.encode(value) for value in values}), len(values))
         with self.assertRaises(identity.Unkeyed):
             identity.encode([1.5])
@@ -260,7 +269,7 @@ class IdentityTest(unittest.TestCase):
             Kind = enum.Enum("Kind", ["A", "B"])
             Spec = dataclasses.make_dataclass("Spec", ["kind", "layers"])
             print(identity.options_digest(
-                {"b": Spec(Kind[sys.argv[1]], {"x", "y", "z"}), "a": [None, 0.5]}))
+                {"b": Spec(Kind[sys.argv[1]], set("abcdefghijkl")), "a": [None, 0.5]}))
             """)
 
         def digest(kind):
@@ -285,6 +294,11 @@ class ConfigTest(unittest.TestCase):
         self.assertEqual(read.memory_bytes, 10**9)
         self.assertEqual(config.read_config({"stores": ["/a"], "look_s": 60}).look_s, 60.0)
         self.assertEqual([repr(s.capacity_bytes) for s in read.listed()], ["0", "1000000000"])
+        read = config.read_config({"stores": ["/a", {"where": "/b", "load_rate_bytes_per_s": 7,
+                                                      "capacity_bytes": 8}],
+                                   "store_capacity_bytes": 9, "load_rate": 5})
+        self.assertEqual([(s.capacity_bytes, s.load_rate_bytes_per_s) for s in read.listed()],
+                         [(9, 5.0), (8, 7.0)], "a store's own go before those of all")
 
     def test_what_it_does_not_know_is_named(self):
         for given, name in (({"stores": ["/a"], "polciy": "cake"}, "polciy"),
@@ -294,6 +308,7 @@ class ConfigTest(unittest.TestCase):
                             ({"stores": ["/a"], "memory_bytes": "1G"}, "memory_bytes"),
                             ({"stores": ["/a"], "experimental_cuda": 1}, "experimental_cuda"),
                             ({"stores": ["/a"], "load_rate": -1}, "load_rate"),
+                            ({"stores": ["/a"], "memory_bytes": True}, "memory_bytes"),
                             ({"stores": ["/a"], "load_rate": float("inf")}, "load_rate"),
                             ({"stores": ["/a"], "memory_bytes": float("nan")}, "memory_bytes"),
                             ({"stores": ["/a"], "memory_bytes": 1 << 64}, "memory_bytes"),

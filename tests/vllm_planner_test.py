@@ -11,7 +11,7 @@ os.environ["KVCAKE_LIBRARY"] = sys.argv.pop(1)
 sys.path.insert(0, str(ROOT / "python"))
 import kvcake  # noqa: E402
 from kvcake.vllm.messages import (  # noqa: E402
-    WAIT, Alone, Begin, Jump, Progress, Report, Save, Step)
+    WAIT, Alone, Begin, Front, Jump, Progress, Report, Save, Step)
 from kvcake.vllm.planner import ADVISED, PATIENCE_STEPS, Planner, RequestKey  # noqa: E402
 from kvcake.vllm.stats import Counts  # noqa: E402
 from kvcake.vllm.worker import Worker  # noqa: E402
@@ -268,6 +268,13 @@ class SavesTest(unittest.TestCase):
         self.assertEqual([call.args[:3] for call in self.cache.put.call_args_list],
                          [("key 1", "key 0", 1), ("key 2", "key 1", 2)])
 
+    def test_what_was_computed_on_blocks_that_failed_is_not_kept(self):
+        self.worker._failures = 1  # of which the scheduler has not heard
+        self.fill()
+        self.cache.put_async.assert_not_called()
+        self.cache.put.assert_not_called()
+        self.assertEqual(self.worker.counts.take(), {"chunks_dropped": 2})
+
     def test_what_there_is_no_memory_for_is_not_copied(self):
         self.blocks.addresses.side_effect = lambda blocks: None
         self.cache.put.return_value = False  # which the library counts
@@ -377,6 +384,40 @@ class JumpTest(unittest.TestCase):
         with self.assertRaises(kvcake.Error):
             self.worker.load()
         held.release.assert_called_once_with()
+
+    def test_a_jump_that_fails_is_told_of_and_its_blocks_are_named_once(self):
+        self.restoration.acquire.return_value = None
+        self.worker.bind(Step(jumps=[Jump("r", 1, 0, [-1, 3, 4, -1])]))
+        self.worker.load()
+        self.restoration.end.assert_called_once_with()
+        self.assertEqual(self.worker.report(), Report({"r": Progress(1)}, failures=1))
+        self.assertEqual(self.worker.take_failed_blocks(), {3, 4})
+        self.assertEqual(self.worker.take_failed_blocks(), set())
+        self.worker.bind(Step())
+        self.assertEqual(self.worker.report(), Report({}, failures=1), "until it is heard")
+
+    def test_a_restoration_ends_with_its_request_and_when_it_begins_anew(self):
+        again = Begin("r", 2, b"", bytes(64), {}, 4)
+        for step in (Step(begins=[again]), Step(forgotten=["r"])):
+            self.restoration.end.reset_mock()
+            self.worker.bind(step)
+            self.restoration.end.assert_called_once_with()
+
+    def test_what_cannot_be_restored_is_computed(self):
+        self.cache.begin.side_effect = kvcake.Error(6, "no memory")
+        with self.assertLogs("vllm.kvcake", "WARNING"):
+            self.worker.bind(Step(begins=[Begin("s", 2, b"", bytes(64), {}, 4)]))
+        self.assertEqual(self.worker.report().progress, {"s": Progress(2)})
+
+    def test_nothing_is_restored_where_no_store_has_more_than_the_prefix_cache(self):
+        self.cache.begin.side_effect = AssertionError("there is nothing to load")
+        self.cache.lookup.side_effect = lambda keys, timeout_s=0.0: b"\2\2\0\0"[:len(keys)]
+        self.worker.bind(Step(begins=[Begin("s", 2, b"", bytes(64), {}, 4, cached_chunks=2)]))
+        self.assertEqual(self.worker.report().progress, {"s": Progress(2)})
+
+    def test_a_chunk_that_a_step_computes_a_part_of_is_not_loaded(self):
+        self.worker.bind(Step(fronts=[Front("r", 1, 0, 6)]))
+        self.restoration.claim.assert_called_once_with(2)
 
     def test_the_cache_is_closed(self):
         self.restoration.end.side_effect = kvcake.Error(7, "lost")
