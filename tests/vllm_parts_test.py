@@ -342,84 +342,6 @@ class MemoryTest(unittest.TestCase):
         self.assertIn(f"{2 << 30} bytes would hold one", logged.output[0])
 
 
-class NameSpaceTest(unittest.TestCase):
-    def name_space(self, images, **model):
-        space = types.SimpleNamespace
-        connector = object.__new__(KvcakeConnector)
-        connector.config = config.Config(weights_id="w")
-        connector._block, connector._ranks = CHUNK, 1
-        connector._vllm_config = space(
-            model_config=space(hf_config=space(to_dict=dict), dtype=torch.bfloat16,
-                               multimodal_config=images, **{"quantization": None, **model}),
-            cache_config=space(cache_dtype="auto"))
-        return identity.name_space(connector._facts(space(layout=dict), 0))
-
-    def test_what_vllm_makes_of_images_counts(self):
-        # vLLM's hashes of images have what a request says of it, not what the engine was told.
-        made = {self.name_space(types.SimpleNamespace(mm_processor_kwargs=kwargs))
-                for kwargs in (None, {"do_normalize": False}, {"do_normalize": True})}
-        self.assertEqual(len(made), 3)
-        self.assertNotIn(self.name_space(None), made)
-
-    def test_what_vllm_was_told_of_images_and_videos_counts(self):
-        from vllm.config.multimodal import MultiModalConfig
-        # As it was when nothing of them was in it: stores that are filled stay so.
-        plain = self.name_space(types.SimpleNamespace(mm_processor_kwargs=None))
-        self.assertEqual(self.name_space(MultiModalConfig()), plain)
-        self.assertEqual(self.name_space(MultiModalConfig(video_pruning_rate=0.0)), plain)
-        model = {"_model_info": types.SimpleNamespace(supports_mm_device_do_normalize=False)}
-        unable = MultiModalConfig(mm_device_do_normalize=False)
-        self.assertEqual(self.name_space(unable, **model), plain)
-        with tempfile.NamedTemporaryFile("w") as scales:
-            fp8 = {"mm_encoder_attn_dtype": "fp8", "mm_encoder_fp8_scale_path": scales.name}
-            made = [plain] + [self.name_space(MultiModalConfig(**options)) for options in (
-                {"media_io_kwargs": {"image": {"rgba_background_color": [0, 0, 0]}}},
-                {"media_io_kwargs": {"video": {"num_frames": 40}}}, {"video_pruning_rate": 0.5},
-                {"video_pruning_rate": 0.75},
-                {"video_pruning_rate": 0.5, "video_pruning_method": "vidcom2"},
-                {"mm_encoder_attn_dtype": "fp8"}, fp8, {"mm_device_do_normalize": False},
-                {"mm_processor_kwargs": {"num_frames": 40}})]
-            scales.write("{}")
-            scales.flush()
-            made.append(self.name_space(MultiModalConfig(**fp8)))
-        self.assertEqual(len(set(made)), len(made))
-
-    def test_how_weights_are_quantized_counts(self):
-        from vllm.config.quantization import QuantizationConfigArgs
-        plain = self.name_space(None, quantization="online")
-        self.assertEqual(self.name_space(None, quantization="online", quantization_config=None),
-                         plain, "stores that are filled stay so")
-        made = [self.name_space(None, quantization="online",
-                                quantization_config=QuantizationConfigArgs(**options))
-                for options in ({"linear": "fp8_per_block"}, {"linear": "mxfp8"},
-                                {"linear": "mxfp8", "ignore": ["re:.*qkv_proj"]},
-                                {"linear": "mxfp8"}, {"targets": {"*": "mxfp8"}})]
-        self.assertEqual(made[1], made[3])
-        self.assertEqual(len({plain, *made}), 5)
-
-    def weights_of(self, folder, *stores):
-        space = types.SimpleNamespace
-        connector = object.__new__(KvcakeConnector)
-        connector.config = config.read_config({"stores": stores})
-        connector._vllm_config = space(model_config=space(model=folder, trust_remote_code=False),
-                                       load_config=space(load_format="auto"))
-        return connector._weights()
-
-    def test_digests_are_remembered_in_the_first_directory(self):
-        with tempfile.TemporaryDirectory() as name:
-            folder = pathlib.Path(name)
-            (folder / "weights.bin").write_bytes(b"1")
-            self.addCleanup(os.chdir, os.getcwd())
-            os.chdir(name)  # where what is no directory would be made one
-            digest = self.weights_of(name, "s3://bucket/chunks", "redis://u:secret@host",
-                                     f"{name}/a%3F?codec=lossless", f"{name}/b")
-            self.assertEqual({path.name for path in folder.iterdir()}, {"weights.bin", "a?"})
-            self.assertEqual((folder / "a?").stat().st_mode & 0o777, 0o700)
-            self.assertEqual([path.name for path in (folder / "a?").iterdir()],
-                             ["vllm-weights.json"])
-            self.assertEqual(self.weights_of(name, "s3://bucket/chunks"), digest)
-
-
 class BlocksTest(unittest.TestCase):
     BLOCKS = 11
 
@@ -484,7 +406,7 @@ class MetricsTest(unittest.TestCase):
         kinds = {kind: (lambda kind: lambda **fields: kind(registry=registry, **fields))(kind)
                  for kind in (Counter, Gauge, Histogram)}
         vllm = types.SimpleNamespace(kv_transfer_config=None)
-        metrics = KvcakePromMetrics(vllm, kinds, ["engine"], {0: ["0"]})
+        metrics = KvcakePromMetrics(vllm, kinds, ["engine"], {0: ["0"], 1: ["1"]})
         stats = KvcakeStats(data={"tokens_loaded": 128, "meeting_point": [0.25]})
         stats = stats.aggregate(KvcakeStats(data={"tokens_loaded": 256, "chunks_kept": 1,
                                                   "meeting_point": [0.75]}))
@@ -494,6 +416,12 @@ class MetricsTest(unittest.TestCase):
         text = generate_latest(registry).decode()
         self.assertIn('vllm:kvcake_tokens_loaded_total{engine="0"} 384.0', text)
         self.assertIn('vllm:kvcake_meeting_point_count{engine="0"} 2.0', text)
+        metrics.observe({"chunks_dropped": 5, "meeting_point": [0.5]}, 1)
+        text = generate_latest(registry).decode()
+        self.assertIn('vllm:kvcake_chunks_dropped_total{engine="1"} 5.0', text)
+        self.assertIn('vllm:kvcake_chunks_dropped_total{engine="0"} 0.0', text)
+        self.assertIn('vllm:kvcake_meeting_point_count{engine="0"} 2.0', text)
+        self.assertIn('vllm:kvcake_meeting_point_count{engine="1"} 1.0', text)
 
 
 if __name__ == "__main__":
