@@ -1,4 +1,5 @@
 """A server's life as whoever watches it sees it: loading, ready, stuck, told to stop."""
+import contextlib
 import http.client
 import json
 import os
@@ -94,6 +95,18 @@ class LoadingTest(unittest.TestCase):
             self.assertEqual(server.process.wait(WAIT_S), 0)
             self.assertIn("while the model was being loaded", server.log())
 
+    def test_it_is_never_ready_where_it_was_told_to_stop_while_it_loads(self):
+        server = self.start("--shutdown-delay", "1h")
+        server.process.send_signal(signal.SIGTERM)
+
+        def told():
+            return server.request("GET", "/ready")[1]["error"]["code"]
+        eventually(lambda: told() != "loading", "the signal")
+        server.let_go()
+        body = json.dumps({"prompt": "Once", "max_tokens": 1})
+        eventually(lambda: server.request("POST", "/v1/completions", body)[0] == 200, "the model")
+        self.assertEqual(server.request("GET", "/ready")[0], 503)
+
     def test_keys_that_are_to_be_read_again_while_it_loads_are(self):
         with tempfile.NamedTemporaryFile("w", encoding="utf-8") as keys:
             keys.write("ann old\n")
@@ -165,6 +178,40 @@ class ServiceManagerTest(OwnServersTest):
             heard("READY=1")
             for _ in range(3):
                 heard("WATCHDOG=1")
+
+    def test_it_hears_nothing_of_an_engine_that_is_stuck(self):
+        with tempfile.TemporaryDirectory() as folder:
+            manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self.addCleanup(manager.close)
+            manager.bind(folder + "/notify")
+            manager.setblocking(False)
+
+            def heard():
+                """How many messages have come."""
+                count = 0
+                with contextlib.suppress(BlockingIOError):
+                    while manager.recv(4096):
+                        count += 1
+                return count
+            server = self.start("--health-timeout", "200ms", step_s=3.0, wrapper=(
+                "env", f"NOTIFY_SOCKET={folder}/notify", "WATCHDOG_USEC=20000"))
+            asked = threading.Thread(target=server.request, args=(
+                "POST", "/v1/completions", json.dumps({"prompt": "Once", "max_tokens": 1}),
+                {"Content-Type": "application/json"}))
+            asked.start()
+
+            def is_stuck():
+                return server.request("GET", "/health")[0] == 503
+            eventually(is_stuck, "an unhealthy server")
+            heard()
+            since = came = 0
+            while is_stuck():  # also when the last came
+                since += came
+                came = heard()
+            self.assertLess(since, 2, "one may have been on its way")
+            asked.join()
+            eventually(lambda: heard() > 2, "that it goes on")
+            self.assertEqual(server.stop(), 0)
 
 
 class ConfigTest(OwnServersTest):
@@ -267,6 +314,14 @@ class ConfigTest(OwnServersTest):
         server = self.start("--config", config, "--admin-key", "other", "--log-level", "info")
         self.assertNotIn("has mode", server.log())  # its key is not used
         self.assertEqual(server.stop(), 0)
+
+    def test_a_model_is_called_as_its_directory_however_that_is_named(self):
+        (self.folder / "here").symlink_to(MODEL)
+        for path, name in ((MODEL + "/", "demo"), (f"{MODEL}/../demo/.", "demo"),
+                           (str(self.folder / "here"), "here")):
+            server = self.start(model=path)
+            self.assertEqual([one for one, _ in self.models(server, {})], [name])
+            self.assertEqual(server.stop(), 0)
 
     def test_flags_come_from_a_file(self):
         config = self.write("config.toml", """

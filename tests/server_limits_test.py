@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import resource
+import re
 import select
 import socket
 import tempfile
@@ -44,6 +45,8 @@ class LimitsTest(OwnServersTest):
     def test_answers_that_all_fail_at_once_end(self):
         """The engine takes none of a stream's answers, and says so of all in one go."""
         server = self.start("--drain-timeout", "1s", ram="8MiB")
+        room = re.search(r"KV cache: (\d+) tokens", server.log())[1]
+        self.assertIn(f"requests of more than {room} tokens are refused", server.log())
         prompt = [5] * 4000
         for prompts in (prompt, [prompt] * 3):
             answer = server.post("/v1/completions", {"prompt": prompts, "n": 8, "stream": True},
@@ -75,6 +78,10 @@ class LimitsTest(OwnServersTest):
         self.assertIn("--connections-max 4096 is 3:", server.log())
         with Raw(server) as first, Raw(server), Raw(server), Raw(server):
             self.assertEqual(first.read_all(), b"")  # it gives its place to the fourth
+        self.assertEqual(server.stop(), 0)
+        server = self.start("--admin-port", "0", "--admin-connections-max", "5",
+                            wrapper=("prlimit", "--nofile=100:264"))
+        self.assertIn("--connections-max 4096 is 3:", server.log())  # beside the admins'
         self.assertEqual(server.stop(), 0)
         with self.assertRaisesRegex(AssertionError, "ulimit -n"):
             self.start(wrapper=("prlimit", "--nofile=100:256"))
@@ -192,6 +199,7 @@ class LimitsTest(OwnServersTest):
 
     def test_warming_needs_no_room_for_an_answer(self):
         server = self.start("--max-model-len", "400")
+        self.assertNotIn("are refused", server.log())
         self.assertEqual(server.post("/cache/warm", {"prompt": [5] * 399})["prompt_tokens"], 399)
         refused = server.post("/cache/warm", {"prompt": [5] * 400}, status=400)
         self.assertEqual(refused["error"]["code"], "context_length_exceeded")
