@@ -146,6 +146,46 @@ class LimitsTest(OwnServersTest):
             self.assertIn(b"Connection: close", answer)
         self.assertEqual(server.stop(), 0)
 
+    def emulated(self, seconds_a_token):
+        """Flags of a machine that takes so long."""
+        file = tempfile.NamedTemporaryFile("w", suffix=".json")
+        self.addCleanup(file.close)
+        json.dump({"name": "slow", "layers": 4, "kv_bytes_per_token": 65536, "max_positions": 32768,
+                   "attention": "dense", "c0": 1e-4, "b": seconds_a_token, "a": 0.0}, file)
+        file.flush()
+        return "--emulate", file.name
+
+    def test_a_long_prompt_beside_answers_is_computed_in_small_slices(self):
+        """A chunk takes longer than the 100 ms that a step may: it is a slice."""
+        prompt = [[5 + (i * j) % 90 for i in range(1024)] for j in (1, 7)]
+        for flags in ((), ("--step-ms-max", "100")):
+            server = self.start(*self.emulated(1e-3), *flags)
+            server.post("/v1/completions", {"prompt": prompt[0], "max_tokens": 1})
+            with Raw(server) as raw:
+                raw.post("/v1/completions", {**LONG, "max_tokens": 7000}).read_until(b"data: ")
+                answer = server.post("/v1/completions", {
+                    "prompt": prompt[1], "max_tokens": 1, "kvcake": {"report": True}})
+            self.assertGreaterEqual(answer["kvcake"]["report"]["turns"], 1024 // 128)
+            self.assertEqual(server.stop(), 0)
+
+    def test_a_short_prompt_overtakes_a_long_one_unless_they_are_served_as_they_come(self):
+        long, short = ({"prompt": [5] * count, "max_tokens": 1} for count in (8000, 300))
+        for schedule, done in (("adaptive", 1), ("fcfs", 2)):
+            server = self.start("--schedule", schedule, *self.emulated(5e-4))
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                other = pool.submit(server.post, "/v1/completions", long)
+                eventually(lambda: server.metric("vllm:num_requests_running") == 1, "the long one")
+                server.post("/v1/completions", short)
+                self.assertEqual(server.metric("vllm:request_success_total"), done)
+                other.result()
+            self.assertEqual(server.stop(), 0)
+
+    def test_no_more_is_promised_than_the_models_context(self):
+        with self.assertRaisesRegex(AssertionError, "--max-model-len of 8449 is above the model's "
+                                                    "context of 8448 tokens"):
+            self.start("--max-model-len", "8449")
+        self.assertEqual(self.start("--max-model-len", "8448").stop(), 0)
+
     def test_one_body_fits_into_all(self):
         with self.assertRaisesRegex(AssertionError, "--body-max of 2097152 .*--bodies-max of 1024"):
             self.start("--body-max", "2MiB", "--bodies-max", "1KiB")

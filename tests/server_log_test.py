@@ -57,6 +57,9 @@ class PipedProgram:
 
 
 class LogTest(OwnServersTest):
+    def setUp(self):
+        self.asked = 0
+
     def piped(self, *words, **options):
         program = PipedProgram(*words, **options)
         self.addCleanup(program.kill)
@@ -71,6 +74,7 @@ class LogTest(OwnServersTest):
 
     def ask(self, server, path="/v1/models"):
         """The status of the answer to one request."""
+        self.asked += path != "/health"  # a probe that is answered has no line
         server.client.request("GET", path)
         response = server.client.getresponse()
         response.read()
@@ -113,10 +117,12 @@ class LogTest(OwnServersTest):
                 if "lines of the log are lost" in line.get("message", "")]
         self.assertGreater(sum("/v1/models" in str(line) for line in lines), 10)
         self.assertGreater(sum(lost), 10)
+        return sum(lost)
 
     def test_a_reader_that_stands_still_loses_lines_and_stops_nobody(self):
         lines = [json.loads(line) for line in self.stand_still(terminal=False)]
-        self.check_lost(lines)
+        lost = self.check_lost(lines)
+        self.assertEqual(sum("path" in line for line in lines) + lost, self.asked)
         self.assertEqual(sum(line.get("path") == "/version" for line in lines), 1)
 
     def test_a_terminal_has_room_for_a_part_of_a_line(self):

@@ -1,5 +1,5 @@
-"""Names of what the plugin keeps: all that the numbers in a KV cache depend on is in them. Runs in a
-virtual environment with vLLM and kvcake."""
+"""Names of what the plugin keeps: all that the numbers in a KV cache depend on is in them. Runs in
+a virtual environment with vLLM and kvcake."""
 import os
 import pathlib
 import tempfile

@@ -76,8 +76,8 @@ class PlannerTest(unittest.TestCase):
         self.assertEqual(planner.matched("r", 0), 4)
 
     def test_reports_of_ranks_become_the_worst_of_the_last_epoch(self):
-        mine = Report({"both": Progress(1, 5, 7, 9), "mine": Progress(1), "old": Progress(3, 1, 2, 3)},
-                      failures=1)
+        mine = Report({"both": Progress(1, 5, 7, 9), "mine": Progress(1),
+                       "old": Progress(3, 1, 2, 3)}, failures=1)
         other = Report({"both": Progress(1, 6, 6, 8), "other": Progress(2),
                         "old": Progress(4, 5, 6, 7)}, failures=2)
         for one, two in ((mine, other), (other, mine)):
