@@ -1,4 +1,5 @@
 """`kvcake chat`, in a terminal and through a pipe."""
+import json
 import os
 import pathlib
 import pty
@@ -49,6 +50,21 @@ class ChatTest(unittest.TestCase):
         self.assertNotEqual(other, once)
         self.assertEqual(self.pipe("", *flags)[0], "")
         self.assertEqual(self.pipe("\nWho are you?\n", *flags)[0], "")  # an empty line ends it
+
+    def test_an_answer_ends_where_the_model_ends_it(self):
+        model = pathlib.Path(self.dir.name, "model")
+        model.mkdir()
+        for file in pathlib.Path(MODEL).iterdir():
+            if file.is_file() and not file.name.endswith("config.json"):
+                (model / file.name).symlink_to(file)
+        config = json.loads(pathlib.Path(MODEL, "config.json").read_text())
+        self.command[self.command.index(MODEL)] = str(model)
+        answers = []
+        for ends, most in ((0, "12"), (list(range(4096)), "12"), (0, "1")):
+            (model / "config.json").write_text(json.dumps({**config, "eos_token_id": ends}))
+            answers.append(self.pipe("Who are you?\n", "--max-tokens", most)[0])
+        self.assertGreater(len(answers[0]), len(answers[1]))
+        self.assertEqual(answers[1], answers[2], "the first token is an end")
 
     def test_a_conversation_that_outgrows_the_context_says_so(self):
         done = subprocess.run([*self.command, "--max-tokens", "4"],
