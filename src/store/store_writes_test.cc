@@ -211,6 +211,13 @@ TEST_F(SeveralStoresTest, WhatOthersAwaitIsUsedOnceThoughItIsOfferedTwice) {
   EXPECT_EQ(writer.Stats().not_admitted, 0u);
 }
 
+TEST_F(SeveralStoresTest, WhatOthersAwaitIsNotAdmittedOnceThoughItIsOfferedTwice) {
+  WriteBehind writer({{&near_, Writes::kSecondUse}}, *pool_);
+  Offer(writer, 1, /*awaited=*/true);
+  Offer(writer, 1);
+  EXPECT_EQ(writer.Stats().not_admitted, 1u);
+}
+
 TEST_F(SeveralStoresTest, WhatOneHoldsIsNotCountedAsNotAdmitted) {
   WriteBehind writer({{&near_, Writes::kSecondUse}, {&far_, Writes::kNever}}, *pool_);
   Keep(near_, 1);

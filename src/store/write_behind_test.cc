@@ -7,6 +7,7 @@
 
 #include "base/mutex.h"
 #include "kv/page_copier_testing.h"
+#include "store/log_testing.h"
 #include "store/memory_tier.h"
 #include "store/slow_tiers_testing.h"
 #include "store/staged_tier.h"
@@ -211,6 +212,43 @@ TEST_F(WriteBehindTest, FailedWritesAreCountedAndLetTheirPagesGo) {
   EXPECT_EQ(writer.Stats().failed, 3u);
   EXPECT_EQ(writer.Stats().written, 1u);
   EXPECT_EQ(pool_->Stats().referenced, 0u);
+}
+
+TEST_F(WriteBehindTest, WhatIsWrongWithATierIsSaidOnceAndNotForEachChunk) {
+  testing_util::CapturedLog log;
+  GatedTier store(Options());
+  store.fails = true;
+  WriteBehind writer({&store}, *pool_, {.queue_share = 0.25, .threads = 1});
+  for (int i = 0; i < 3; ++i) {
+    Enqueue(writer, i);
+    ASSERT_TRUE(writer.Flush());
+  }
+  EXPECT_EQ(log.Count("a chunk could not be kept in memory: no space left"), 1);
+  MutexLock closed(store.gate);
+  for (int i = 3; i < 12; ++i) Enqueue(writer, i);  // four may wait
+  EXPECT_GT(writer.Stats().dropped_full, 1u);
+  EXPECT_EQ(log.Count("the store memory is slower than new chunks come"), 1);
+}
+
+// Keeps where in their prompts its chunks begin.
+class PlacesTier : public MemoryTier {
+ public:
+  using MemoryTier::MemoryTier;
+  Status Put(const ChunkWrite& chunk) override {
+    first_tokens.push_back(chunk.position);
+    return MemoryTier::Put(chunk);
+  }
+  std::vector<int64_t> first_tokens;
+};
+
+TEST_F(WriteBehindTest, ATierIsToldAtWhichTokenOfItsPromptAChunkBegins) {
+  PlacesTier store(Options());
+  WriteBehind writer({&store}, *pool_, {.threads = 1});
+  for (int i : {0, 1, 5}) {
+    Enqueue(writer, i);
+    ASSERT_TRUE(writer.Flush());
+  }
+  EXPECT_EQ(store.first_tokens, (std::vector<int64_t>{0, 16, 80}));
 }
 
 TEST_F(WriteBehindTest, WhatIsKeptAlreadyIsNotWrittenAgain) {

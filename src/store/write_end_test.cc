@@ -53,6 +53,18 @@ TEST_F(WriteEndTest, WritesThatTrickleDoNotMakeAnEndWaitForAllOfThem) {
   EXPECT_TRUE(Holds(store, 7));
 }
 
+TEST_F(WriteEndTest, AFlushThatComesToItsEndMakesUpForOneThatGaveUp) {
+  TricklingTier store(Options());
+  {
+    WriteBehind writer({&store}, *pool_, {.threads = 1, .patience = Seconds(3600)});
+    for (int i = 0; i < 3; ++i) Enqueue(writer, i);
+    EXPECT_FALSE(writer.Flush(/*until=*/Clock::Real().Now()));
+    EXPECT_TRUE(writer.Flush());
+    for (int i = 3; i < 6; ++i) Enqueue(writer, i);
+  }
+  EXPECT_EQ(store.Stats().chunks, 6u) << "the store takes them again: the end waits for it";
+}
+
 TEST_F(WriteEndTest, AFlushEndsWhenWhatItWaitsForIsGivenUp) {
   WriteBehind writer({&tier_}, *pool_, {.threads = 0, .patience = Seconds(3600)});
   Enqueue(writer, 0);
