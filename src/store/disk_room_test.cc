@@ -5,61 +5,16 @@
 
 #include <atomic>
 #include <filesystem>
-#include <fstream>
 #include <future>
 
-#include "store/disk_testing.h"
+#include "store/disk_room_testing.h"
+#include "store/log_testing.h"
 
 namespace kvcake {
 namespace {
 
 using namespace testing_util;
 namespace stdfs = std::filesystem;
-
-class DiskRoomTest : public testing::Test {
- protected:
-  // There is room for four chunks. The files of five are there, the first used longest ago.
-  DiskRoomTest() {
-    options_ = SmallOptions(dir_.path());
-    options_.capacity_bytes = 4 * options_.layout.page_bytes();
-    for (size_t i = 0; i < chain_.size(); ++i) {
-      WriteFile(PathOf(i), options_.layout.page_bytes(), 1000 * static_cast<int64_t>(i + 1));
-    }
-  }
-  void Open() {
-    context_.emplace(options_, fs_);
-    room_.emplace(*context_);
-    room_->ScanFirst();
-  }
-  std::string PathOf(size_t i) const {
-    return StoreDir(options_.dir).ChunkPath({Root(), chain_[i]});
-  }
-  int64_t TimeOf(size_t i) const { return FileSystem::Real().Stat(PathOf(i))->mtime_s; }
-  int64_t Ahead() const { return now_s_ + 1000000; }
-  static void WriteFile(const std::string& path, uint64_t bytes, int64_t mtime_s) {
-    stdfs::create_directories(stdfs::path(path).parent_path());
-    std::ofstream(path) << std::string(bytes, 'x');
-    ASSERT_TRUE(FileSystem::Real().Touch(path, mtime_s));
-  }
-  std::vector<bool> OnDisk() const {
-    std::vector<bool> there;
-    for (size_t i = 0; i < chain_.size(); ++i) there.push_back(stdfs::exists(PathOf(i)));
-    return there;
-  }
-  TierStats Stats() const {
-    TierStats stats;
-    room_->AddStats(stats);
-    return stats;
-  }
-
-  const int64_t now_s_ = UnixSeconds();
-  TempDir dir_;
-  HookedFileSystem fs_;
-  DiskTierOptions options_;
-  const std::vector<ChunkKey> chain_ = Chain(5);
-  std::optional<DiskContext> context_;
-  std::optional<DiskRoom> room_;
-};
 
 TEST_F(DiskRoomTest, WhatWasUsedLongestAgoGoesAndWhatIsPinnedStays) {
   Open();
@@ -76,6 +31,29 @@ TEST_F(DiskRoomTest, WhatWasUsedLongestAgoGoesAndWhatIsPinnedStays) {
   EXPECT_EQ(status.error().code, ErrorCode::kResourceExhausted);
   ASSERT_TRUE(room_->Evict(chain_[0])) << "by name, though it is pinned";
   EXPECT_TRUE(room_->MakeRoom(3 * context_->file_bytes_max()));
+}
+
+TEST_F(DiskRoomTest, WhatHasGoneMeanwhileWasNotEvicted) {
+  Open();
+  stdfs::remove(PathOf(0));
+  room_->Shrink();
+  EXPECT_EQ(OnDisk(), (std::vector<bool>{false, true, true, true, true}));
+  EXPECT_EQ(context_->index.Totals().first, 4u);
+  EXPECT_EQ(Stats().evicted, 0u);
+}
+
+TEST_F(DiskRoomTest, WhatCannotBeRemovedIsToldOfUntilItCan) {
+  CapturedLog log;
+  Open();
+  fs_.before_remove = [&](const std::string&) { fs_.Set({.change_error = 1}); };
+  room_->Shrink();
+  EXPECT_EQ(Stats().evictions_failed, 5u);
+  EXPECT_EQ(log.Count("store: removing files to make room fails: "), 1);
+  fs_.before_remove = nullptr;
+  fs_.Set({});
+  room_->Shrink();
+  EXPECT_EQ(Stats().evicted, 1u);
+  EXPECT_EQ(log.Count("store: removing files to make room works again"), 1);
 }
 
 TEST_F(DiskRoomTest, WhatAnotherProcessUsedMeanwhileStays) {
@@ -421,71 +399,6 @@ TEST_F(DiskRoomTest, UpkeepThatIsStoppedEndsWithTheDirectoryItIsAt) {
       << "a part of the directory says nothing of the rest";
   room_->Shrink();
   EXPECT_EQ(Stats().evicted, 0u);
-}
-
-// Free space of a file system of 1000 chunks as a store of up to 100 sees it, a tenth to stay free.
-class FreeSpaceTest : public DiskRoomTest {
- protected:
-  FreeSpaceTest() {
-    options_.capacity_bytes = 100 * page_;
-    options_.free_share_min = 0.1;
-    SetFree(98);
-    fs_.before_remove = [&](const std::string&) {
-      if (frees_) SetFree(++free_);
-    };
-    Open();
-  }
-  void SetFree(uint64_t pages) {
-    free_ = pages;
-    fs_.space = SpaceInfo{.free_bytes = pages * page_, .bytes = 1000 * page_};
-  }
-
-  const uint64_t page_ = options_.layout.page_bytes();
-  uint64_t free_ = 0;
-  bool frees_ = true;  // what is removed
-};
-
-TEST_F(FreeSpaceTest, WhatWasUsedLongestAgoMakesWayUntilThereIsEnough) {
-  room_->Shrink();
-  EXPECT_EQ(OnDisk(), (std::vector<bool>{false, false, true, true, true}));
-  EXPECT_EQ(Stats().free_bytes, 100 * page_);
-  SetFree(200);
-  room_->Shrink();
-  ASSERT_TRUE(room_->MakeRoom(page_));
-  EXPECT_EQ(Stats().evicted, 2u) << "there is enough";
-}
-
-TEST_F(FreeSpaceTest, AsManyGoAsComeWhileThereIsTooLittle) {
-  ASSERT_TRUE(room_->MakeRoom(page_));
-  room_->NoteWritten(page_, /*after_freeing=*/false);
-  EXPECT_EQ(Stats().evicted, 1u);
-  EXPECT_EQ(Stats().free_bytes, 98 * page_);
-  context_->index.pins().Add(chain_);
-  EXPECT_FALSE(room_->MakeRoom(page_));
-  context_->index.pins().Remove(chain_);
-  for (int i = 0; i < 4; ++i) {
-    ASSERT_TRUE(room_->MakeRoom(page_));
-    room_->NoteWritten(page_, /*after_freeing=*/false);
-  }
-  const auto status = room_->MakeRoom(page_);
-  ASSERT_FALSE(status) << "nothing is left to go";
-  EXPECT_EQ(status.error().code, ErrorCode::kResourceExhausted);
-  EXPECT_NE(status.error().message.find("--disk-free-min"), std::string::npos);
-}
-
-TEST_F(FreeSpaceTest, WhereEvictingFreesNothingItIsNotGoneOnWith) {
-  frees_ = false;
-  for (const ChunkKey& key : Chain(40, 7)) {
-    WriteFile(StoreDir(options_.dir).ChunkPath({Root(), key}), page_, 500);
-  }
-  room_->ScanFirst();
-  fs_.space = SpaceInfo{.free_bytes = 10 * page_, .bytes = 1000 * page_};
-  room_->Shrink();
-  const uint64_t evicted = Stats().evicted;
-  EXPECT_LE(evicted, 16u) << "one batch";
-  room_->Shrink();
-  EXPECT_EQ(Stats().evicted, evicted) << "it was a moment ago";
-  ASSERT_TRUE(room_->MakeRoom(page_)) << "new chunks take the place of old ones";
 }
 
 }  // namespace
