@@ -52,6 +52,18 @@ TEST_F(BadFilesTest, BeyondTheQuarantinesBoundItIsDeleted) {
   EXPECT_EQ(files_.count(), 2u);
 }
 
+TEST_F(BadFilesTest, TheBoundIsOneOfBytesToo) {
+  const std::string paths[] = {Make(0), Make(1)};
+  const uint64_t bytes = InfoOf(paths[0]).bytes;
+  BadFiles files(fs_, store_, {.files_max = 100, .bytes_max = 2 * bytes - 1});
+  for (const std::string& path : paths) {
+    EXPECT_TRUE(files.MoveAway(path, {ErrorCode::kCorrupt, "no header"}, InfoOf(path)));
+    EXPECT_FALSE(fs_.Stat(path));
+  }
+  EXPECT_EQ(Quarantined(), 1u);
+  EXPECT_EQ(files.count(), 2u);
+}
+
 TEST_F(BadFilesTest, AFileThatHasGoneOrThatAnotherHasReplacedIsNotCounted) {
   const std::string path = Make(0);
   const FileInfo bad = InfoOf(path);

@@ -2,8 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include "store/log_testing.h"
+
 namespace kvcake {
 namespace {
+
+using testing_util::CapturedLog;
 
 TEST(BreakerTest, OpensAfterFailuresInARowAndClosesWithASuccess) {
   Breaker breaker(3, Seconds(10));
@@ -17,6 +21,19 @@ TEST(BreakerTest, OpensAfterFailuresInARowAndClosesWithASuccess) {
     breaker.Succeeded();
     EXPECT_FALSE(breaker.open());
   }
+}
+
+TEST(BreakerTest, ADeviceThatComesAndGoesIsToldOfOnceAMinute) {
+  CapturedLog log;
+  Breaker breaker(2, Seconds(10));
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 2; ++i) breaker.Failed("a");
+    breaker.Succeeded();
+    breaker.Failed("a");
+    breaker.Succeeded();
+  }
+  EXPECT_EQ(log.Count("the device of a does not answer"), 1);
+  EXPECT_EQ(log.Count("the device of a answers again"), 1);
 }
 
 TEST(BreakerTest, ProbesAreDueOneIntervalApartWhileItIsOpen) {
