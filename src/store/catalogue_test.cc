@@ -91,6 +91,18 @@ TEST(CatalogueTest, AnIncompleteScanForgetsNothing) {
   EXPECT_EQ(catalogue.Totals(Root()).first, 2u);
 }
 
+TEST(CatalogueTest, AScanOfWhatIsKnownChangesNoOrderAndSetsNoTimeBack) {
+  Catalogue catalogue;
+  const auto keys = Chain(2);
+  for (const ChunkKey& key : keys) catalogue.Add({{Root(), key}, 10, 5});
+  ASSERT_TRUE(catalogue.Use({Root(), keys[0]}, 1000, 600)) << "its file is about to be touched";
+  catalogue.BeginScan();
+  for (const ChunkKey& key : keys) catalogue.Add({{Root(), key}, 10, 5});
+  catalogue.EndScan(/*complete=*/true);
+  EXPECT_EQ(catalogue.Coldest()->id.key, keys[1]);
+  EXPECT_FALSE(catalogue.Use({Root(), keys[0]}, 1001, 600)) << "nor is it touched again";
+}
+
 TEST(CatalogueTest, OwnersHaveTheirFilesInTheOrderOfUseToo) {
   Catalogue catalogue(/*owner_quota_bytes=*/15);
   const auto keys = Chain(5);

@@ -306,6 +306,16 @@ TEST_F(DiskClaimsTest, ADeviceThatHangsKeepsNobodyWhoAsks) {
   EXPECT_TRUE(Eventually([&] { return answers > 0; }));
 }
 
+TEST_F(DiskClaimsTest, AClaimThatIsMadeAgainIsAnotherToWhoHasSeenIt) {
+  const auto tier = Open(), other = Open();
+  ASSERT_EQ(ClaimKey(*tier, chain_[0]), kMine);
+  ASSERT_TRUE(FileSystem::Real().Touch(PathOf(chain_[0]), 1000));  // made long ago
+  EXPECT_EQ(ClaimKey(*other, chain_[0], Seconds(0)), kTheirs) << "seen for the first time";
+  ASSERT_EQ(ClaimKey(*tier, chain_[0]), kMine);
+  EXPECT_EQ(ClaimKey(*other, chain_[0], Seconds(0)), kTheirs);
+  EXPECT_EQ(ClaimKey(*other, chain_[0], Seconds(0)), kMine) << "it was not made again";
+}
+
 TEST_F(DiskClaimsTest, AChunkThatAnotherHasWrittenMeanwhileCountsAsMadeTwice) {
   const auto tier = Open(), other = Open();
   ASSERT_TRUE(PutChunk(*tier, options_.layout, chain_[0], Root()));

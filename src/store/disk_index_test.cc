@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "store/disk_testing.h"
 
 namespace kvcake {
@@ -47,6 +49,24 @@ TEST(DiskIndexTest, WhatIsUnreadableIsSoUntilItIsWrittenAnew) {
   EXPECT_TRUE(index.IsUnreadable(key)) << "it is the file that cannot be read";
   index.AddWritten(key, 7);
   EXPECT_FALSE(index.IsUnreadable(key));
+}
+
+TEST(DiskIndexTest, WhatIsNotedIsBounded) {
+  DiskIndex index(Options(Seconds(1000)));
+  const auto key = [](uint32_t i) {
+    ChunkKey key;
+    std::memcpy(key.digest.data(), &i, sizeof(i));
+    return key;
+  };
+  constexpr uint32_t kMany = 1 << 16;
+  for (uint32_t i = 0; i <= kMany; ++i) {
+    index.NoteMissing(key(i));
+    index.NoteUnreadable(key(i));
+  }
+  EXPECT_FALSE(index.IsMissing(key(0)));
+  EXPECT_FALSE(index.IsUnreadable(key(0)));
+  EXPECT_TRUE(index.IsMissing(key(kMany)));
+  EXPECT_TRUE(index.IsUnreadable(key(kMany)));
 }
 
 TEST(DiskIndexTest, OwnersCountWhereTheyHaveQuotas) {

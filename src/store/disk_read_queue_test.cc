@@ -167,6 +167,15 @@ TEST_F(DiskReadQueueTest, AChunkThatHasGoneIsAMissAndNoFailure) {
   EXPECT_EQ(stats.reads_failed, 0u);
 }
 
+TEST_F(DiskReadQueueTest, TooFewDescriptorsAreAnErrorOfTheReadAlone) {
+  fs_.Set({.open_error = 1, .read_errno = EMFILE});
+  Add(0);
+  reads_->Start();
+  OnFiles(1);
+  EXPECT_EQ(ErrorOf(0), ErrorCode::kIo) << "a tier says nothing else";
+  EXPECT_FALSE(context_->index.IsUnreadable(chain_[0])) << "it is not the file that is bad";
+}
+
 TEST_F(DiskReadQueueTest, WhereTheDeviceDoesNotAnswerNobodyWaitsForIt) {
   for (size_t i = 0; i < 4; ++i) Add(i);
   reads_->Start();

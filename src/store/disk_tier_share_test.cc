@@ -275,6 +275,20 @@ class HungFileSystem : public FaultyFileSystem {
   }
 };
 
+TEST_F(SharedStoreTest, TimesOfUseAreAsFineAsAShortTimeToLiveNeedsThem) {
+  options_.time_to_live = Seconds(400);
+  auto tier = Open();
+  ASSERT_TRUE(Put(*tier, chain_, 0));
+  const int64_t before_s = UnixSeconds() - 150;
+  ASSERT_TRUE(FileSystem::Real().Touch(PathOf(chain_[0]), before_s));
+  tier.reset();
+  tier = Open();
+  tier->Pin(std::span(chain_).first(1));
+  tier->Unpin(std::span(chain_).first(1));
+  EXPECT_TRUE(
+      Eventually([&] { return FileSystem::Real().Stat(PathOf(chain_[0]))->mtime_s > before_s; }));
+}
+
 TEST_F(SharedStoreTest, ADirectoryThatHangsBlocksNobodyWhoOnlyAsks) {
   HungFileSystem fs;
   auto tier = Open(fs);

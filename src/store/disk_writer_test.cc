@@ -213,6 +213,22 @@ TEST_F(DiskWriterTest, AStoreThatAnotherProcessClearedIsDescribedAnew) {
   EXPECT_EQ(ReadText(FileSystem::Real(), context_->store.ModelPath(Root()), 100), "{}");
 }
 
+TEST_F(DiskWriterTest, ADescriptionThatIsAnotherIsWrittenAnew) {
+  Open();
+  const std::string path = context_->store.ModelPath(Root());
+  ASSERT_TRUE(WriteText(FileSystem::Real(), path, "??"));
+  Open();
+  EXPECT_EQ(ReadText(FileSystem::Real(), path, 100), "{}");
+}
+
+TEST_F(DiskWriterTest, WhatAnotherHasWrittenMeanwhileCountsAsMadeTwice) {
+  Open();
+  fs_.after_make_shard = [&] { std::thread([&] { EXPECT_TRUE(Put(key_)); }).join(); };
+  ASSERT_TRUE(Put(key_));
+  EXPECT_EQ(Stats().writes_found, 1u);
+  EXPECT_EQ(FilesInShard(key_), 1u);
+}
+
 TEST_F(DiskWriterTest, WhileDirectoriesAreMadeAnewNobodyBelievesThemDurable) {
   Open(/*durable=*/true);
   ASSERT_TRUE(Put(key_));
