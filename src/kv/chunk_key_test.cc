@@ -23,6 +23,13 @@ TEST(KvIdentityTest, RootDependsOnEveryNameAndValueAndTheirBounds) {
   EXPECT_EQ(roots.size(), 5u);
 }
 
+TEST(KvIdentityTest, ASaltIsARootOfItsOwnAndNoneIsThePlainOne) {
+  EXPECT_EQ(SaltedRoot(Identity(), ""), Identity().Root());
+  EXPECT_NE(SaltedRoot(Identity(), "ann"), Identity().Root());
+  EXPECT_NE(SaltedRoot(Identity(), "ann"), SaltedRoot(Identity(), "bob"));
+  EXPECT_EQ(SaltedRoot(Identity(), "ann"), SaltedRoot(Identity(), "ann"));
+}
+
 // The chain is an on-disk format: computed independently with Python's hashlib.
 TEST(ChunkKeysTest, KnownChain) {
   EXPECT_EQ(Identity().Root().Hex(),

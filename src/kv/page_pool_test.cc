@@ -112,6 +112,20 @@ TEST(PagePoolTest, ReferencedPagesSurviveDropCached) {
   EXPECT_FALSE(pool->Lookup(Key(2)));
 }
 
+TEST(PagePoolTest, ReferencedPagesSurviveThatTheirKeysAreDropped) {
+  auto pool = MakePool(2);
+  const PageHandle held = pool->Publish(std::move(*pool->Draw()), Key(1), NumericPath::kF32);
+  pool->Publish(std::move(*pool->Draw()), Key(2), NumericPath::kF32).Reset();
+  pool->DropCached(std::vector{Key(1), Key(2), Key(3)});
+  EXPECT_TRUE(pool->Contains(Key(1)));
+  EXPECT_FALSE(pool->Contains(Key(2)));
+  const auto other = pool->Draw();
+  ASSERT_TRUE(other);
+  EXPECT_NE(other->id(), held.id());
+  EXPECT_FALSE(pool->Draw()) << "the other is in use";
+  EXPECT_EQ(pool->Stats().evicted, 0u);
+}
+
 // What the reclaimer gives may be another thread's before the one that asked has it.
 TEST(PagePoolTest, DrawGoesOnWhileTheReclaimerGives) {
   auto pool = MakePool(3);
