@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 
 #include "base/temp_dir_testing.h"
 #include "codec/codec.h"
@@ -102,6 +104,14 @@ TEST(CodecTables, AFileThatIsNotThereSaysWhatMakesOne) {
   EXPECT_THAT(loaded.error().message, HasSubstr("kvcake codec fit"));
   EXPECT_FALSE(LoadTables("/"));
   EXPECT_FALSE(SaveTables(SomeTables(), "/nowhere/a.tables"));
+}
+
+TEST(CodecTables, WhatCannotBeSavedLeavesNothing) {
+  const TempDir dir;
+  const std::string path = dir.path() + "/a.tables";
+  std::filesystem::create_directory(path);
+  EXPECT_FALSE(SaveTables(SomeTables(), path));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir.path()), {}), 1);
 }
 
 // They lie in a store's directory, where others may write.

@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -59,6 +61,36 @@ TEST_F(FileSystemTest, ErrorsHaveTheirCodesAndNames) {
   EXPECT_EQ(fs_.MakeDirs(In("file")).error().code, ErrorCode::kIo);
 }
 
+TEST_F(FileSystemTest, WhatTheSystemSaysIsToldWithWhatCanBeDone) {
+  const auto expect = [](int error, ErrorCode code, const std::string& remedy) {
+    const Error told = ErrnoError(error, "write", "/a");
+    EXPECT_EQ(told.code, code) << error;
+    EXPECT_EQ(told.message, fmt::format("cannot write /a: {}{}", strerror(error), remedy));
+  };
+  using enum ErrorCode;
+  expect(ENOTDIR, kNotFound, "");
+  expect(ENODATA, kNotFound, "");
+  expect(EOPNOTSUPP, kUnsupported, "");
+  expect(ENOSPC, kNoSpace, "; free space on that file system");
+  expect(EDQUOT, kNoSpace, "; free space or raise the quota");
+  expect(EMFILE, kResourceExhausted, "; raise the limit of open files (ulimit -n)");
+  expect(ENFILE, kResourceExhausted, "; raise the limit of open files (ulimit -n)");
+  expect(EACCES, kInvalidArgument, "; let this user read and write there");
+  expect(EPERM, kInvalidArgument, "; let this user read and write there");
+  expect(EROFS, kIo, "; mount that file system writable");
+  expect(EIO, kIo, "; the device may be failing: see the kernel's log");
+}
+
+TEST_F(FileSystemTest, NothingBehindALinkIsTouchedOrLocked) {
+  ASSERT_TRUE(WriteText(fs_, In("file"), "x"));
+  ASSERT_TRUE(fs_.Touch(In("file"), 1000));
+  stdfs::create_symlink(In("file"), In("link"));
+  ASSERT_TRUE(fs_.Touch(In("link"), 5000));
+  EXPECT_EQ(fs_.Stat(In("file"))->mtime_s, 1000);
+  EXPECT_EQ(fs_.Stat(In("link"))->mtime_s, 5000);
+  EXPECT_FALSE(fs_.TryLock(In("link")));
+}
+
 TEST_F(FileSystemTest, DirectoriesAreMadeListedAndRemoved) {
   ASSERT_TRUE(fs_.MakeDirs(In("a/b/c")));
   ASSERT_TRUE(fs_.MakeDirs(In("a/b/c")));
@@ -80,6 +112,13 @@ TEST_F(FileSystemTest, DirectoriesAreMadeListedAndRemoved) {
   EXPECT_TRUE(fs_.RemoveDir(In("a/b/c")));
   EXPECT_GT(fs_.Space(dir_)->free_bytes, 0u);
   EXPECT_GE(fs_.Space(dir_)->bytes, fs_.Space(dir_)->free_bytes);
+}
+
+TEST_F(FileSystemTest, DirectoriesThatAreNotDurableAreAnErrorToWhoMadeThem) {
+  FaultyFileSystem faulty(fs_, 1);
+  faulty.Set({.sync_error = 1});
+  EXPECT_FALSE(MakeDirsDurably(faulty, In("a/b")));
+  EXPECT_TRUE(MakeDirsDurably(faulty, In("a/b"))) << "whoever did has seen to it";
 }
 
 TEST_F(FileSystemTest, WhatTheSystemSaysAtTheEndOfAFileIsTold) {
