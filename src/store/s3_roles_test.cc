@@ -122,6 +122,25 @@ TEST_F(S3RolesTest, WithoutCredentialsTheErrorSaysWhereTheyBelong) {
   const Status put = PutChunk(*Open(), layout_, chain_[0], Root());
   ASSERT_FALSE(put);
   EXPECT_THAT(put.error().message, HasSubstr("~/.aws/credentials"));
+  EXPECT_TRUE(instance_.Requests().empty()) << "who forbids to ask it is heard";
+}
+
+// They are secrets: no proxy is told.
+TEST_F(S3RolesTest, AnInstanceIsAskedDirectlyWhateverTheProxy) {
+  StartInstance(/*has_others=*/true);
+  const ScopedEnvironment proxy({{"http_proxy", "http://127.0.0.1:1"}, {"no_proxy", nullptr}});
+  EXPECT_FALSE(PutChunk(*Open(), layout_, chain_[0], Root())) << "the store is behind the proxy";
+  EXPECT_EQ(given_, 1);
+}
+
+TEST_F(S3RolesTest, ATokenWithALineMoreIsNone) {
+  instance_.SetFault([](const S3Seen&) {
+    return S3Fault{.status = 200, .body = "a token\r\nx-forwarded-for: 10.0.0.1"};
+  });
+  const Status put = PutChunk(*Open(), layout_, chain_[0], Root());
+  ASSERT_FALSE(put);
+  EXPECT_THAT(put.error().message, HasSubstr("the instance endpoint answers no token"));
+  EXPECT_EQ(instance_.Requests().size(), 1u);
 }
 
 }  // namespace

@@ -1,0 +1,103 @@
+// Which requests to S3 are made again, what they find then, and how long they may take.
+#include <gmock/gmock.h>
+
+#include <atomic>
+
+#include "store/s3_server_testing.h"
+#include "store/s3_store.h"
+#include "store/tier_testing.h"
+
+namespace kvcake {
+namespace {
+
+using namespace testing_util;
+
+class S3RetryTest : public testing::Test {
+ protected:
+  S3RetryTest() {
+    options_.client.place = server_.Place();
+    options_.client.credentials = S3Server::Credentials();
+    options_.client.retry_min = options_.client.retry_max = Seconds(1e-3);
+    options_.layout = layout_;
+    options_.root = Root();
+  }
+  std::unique_ptr<RemoteTier> Open() { return OpenS3Tier(options_).value(); }
+  std::string NameOf(const ChunkKey& key) {
+    return fmt::format("v1/{}/{}", Root().Hex(), key.Hex());
+  }
+  // The first request of the method is answered by the status, and does nothing.
+  void FailFirst(const std::string& method, int status) {
+    server_.SetFault([=, failed = std::make_shared<std::atomic<bool>>()](const S3Seen& seen) {
+      const bool fails = seen.method == method && !failed->exchange(true);
+      return fails ? S3Fault{.status = status, .code = "Later"} : S3Fault{};
+    });
+  }
+
+  S3Server server_;
+  S3TierOptions options_;
+  const KvLayout layout_ = SmallLayout();
+  const std::vector<ChunkKey> chain_ = Chain(2);
+};
+
+TEST_F(S3RetryTest, WhateverMayPassIsTriedAgain) {
+  const auto tier = Open();
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  for (const int status : {408, 409, 429, 500, 502, 503, 504}) {
+    FailFirst("GET", status);
+    EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), std::nullopt) << status;
+  }
+  for (const int status : {400, 501}) {
+    FailFirst("GET", status);
+    EXPECT_NE(ReadBack(*tier, layout_, chain_[0], Root()), std::nullopt) << status;
+  }
+}
+
+// A server that is too busy has done nothing: what is there then another has put.
+TEST_F(S3RetryTest, WhatIsThereAfterAPutThatABusyServerRefusedIsAnothers) {
+  ASSERT_TRUE(PutChunk(*Open(), layout_, chain_[0], Root()));
+  const auto busy = Open();
+  FailFirst("PUT", 503);
+  ASSERT_TRUE(PutChunk(*busy, layout_, chain_[0], Root()));
+  EXPECT_EQ(busy->Stats().writes, 0u);
+  EXPECT_EQ(busy->Stats().write_bytes, 0u);
+  EXPECT_EQ(busy->Stats().writes_found, 1u);
+  const auto broken = Open();
+  FailFirst("PUT", 500);
+  ASSERT_TRUE(PutChunk(*broken, layout_, chain_[0], Root()));
+  EXPECT_EQ(broken->Stats().writes, 1u) << "it may have been done";
+}
+
+TEST_F(S3RetryTest, ManyBytesMayTakeLonger) {
+  options_.client.give_up = Seconds(0);
+  options_.client.slowest_bytes_per_s = 100;
+  const auto tier = Open();
+  EXPECT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), std::nullopt);
+}
+
+TEST_F(S3RetryTest, AReplyThatDoesNotGoOnIsGivenUpLongBeforeTheRequest) {
+  options_.client.stall_timeout = Seconds(0.05);
+  options_.client.tries = 1;
+  const auto tier = Open();
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  server_.SetFault([](const S3Seen&) { return S3Fault{.hang_after = 5000}; });
+  Reads reads;
+  const ReadResult result = reads.Wait(reads.Start(*tier, layout_, chain_[0], Root()));
+  ASSERT_FALSE(result.status);
+  EXPECT_EQ(result.status.error().code, ErrorCode::kDeadline);
+  EXPECT_NE(result.status.error().message.find("not a byte came or went"), std::string::npos);
+}
+
+// Else it would find the bad one there, which goes then.
+TEST_F(S3RetryTest, APutOfWhatWasBadWaitsUntilThatHasGone) {
+  options_.client.retry_min = options_.client.retry_max = Seconds(0.1);
+  const auto tier = Open();
+  server_.SetObject(NameOf(chain_[0]), std::string(layout_.page_bytes(), 'x'));
+  FailFirst("DELETE", 503);
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kCorrupt);
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), std::nullopt);
+}
+
+}  // namespace
+}  // namespace kvcake
