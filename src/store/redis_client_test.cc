@@ -156,6 +156,32 @@ TEST_F(RedisClientTest, AServerThatIsNoClusterIsSaidToBeNone) {
   EXPECT_THAT(reply.error().message, HasSubstr("is no node of a Redis cluster"));
 }
 
+// Whether it is a server that does not answer, or a cluster of which nothing is known yet.
+TEST_F(RedisClientTest, NoMoreIsKeptForAServerThatHangsThanItCouldAnswer) {
+  for (const bool is_cluster : {false, true}) {
+    RedisServer server;
+    server.Pause();
+    Open({.seeds = {{"127.0.0.1", server.port()}},
+          .is_cluster = is_cluster,
+          .connections_per_node = 1});
+    constexpr int kMost = 16384;
+    std::optional<std::string> refused;
+    int answered = 0;
+    for (int i = 0; i <= kMost; ++i) {
+      client_->Send("a", {.words = {"GET", "a"}, .done = [&](Result<RespReply> reply) {
+                            ++answered;
+                            if (!refused) refused = reply ? "" : reply.error().message;
+                          }});
+    }
+    EXPECT_EQ(answered, 0);
+    while (!refused) context_.run_one();
+    EXPECT_THAT(*refused, HasSubstr("has 16384 commands to answer already"));
+    EXPECT_EQ(answered, 1);
+    Close();
+    EXPECT_EQ(answered, kMost + 1);
+  }
+}
+
 TEST_F(RedisClientTest, ANodeThatIsGoneCostsItsOwnKeysOnly) {
   RedisMasters masters;
   Open({.seeds = {{"127.0.0.1", masters[0].port()}}, .is_cluster = true});

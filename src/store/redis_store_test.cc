@@ -4,6 +4,7 @@
 
 #include "store/chunk_format.h"
 #include "store/encoded_testing.h"
+#include "store/log_testing.h"
 #include "store/redis_server_testing.h"
 #include "store/tier_testing.h"
 
@@ -75,6 +76,14 @@ TEST_F(RedisStoreTest, AMissWhereAChunkWasKnownForgetsAllThatWas) {
   EXPECT_THAT(tier->Residency(chain_), testing::Each(false));
   ASSERT_TRUE(PutChunk(*tier, layout_, chain_[2], chain_[1]));
   EXPECT_EQ(ReadBack(*tier, layout_, chain_[2], chain_[1]), std::nullopt);
+}
+
+TEST_F(RedisStoreTest, WhatALookFindsGoneIsNotKnownAnyMore) {
+  const auto tier = Open();
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  server_.Cli({"DEL", NameOf(chain_[0])});
+  EXPECT_EQ(Held(*tier, chain_), std::vector<bool>(4));
+  EXPECT_EQ(tier->Residency(chain_), std::vector<bool>(4));
 }
 
 TEST_F(RedisStoreTest, WhatIsNoChunkIsNeverServedAndRemoved) {
@@ -176,6 +185,53 @@ TEST_F(RedisStoreTest, AFullServerThatEvictsNothingIsNoSpace) {
   EXPECT_EQ(tier->Stats().writes_failed, 1u);
 }
 
+TEST_F(RedisStoreTest, APutThatFailsEndsItsClaim) {
+  const auto tier = Open(), other = Open();
+  EXPECT_EQ(ClaimKey(*tier, chain_[0]), ClaimState::kMine);
+  EXPECT_EQ(ClaimKey(*other, chain_[0]), ClaimState::kTheirs);
+  server_.Cli({"CONFIG", "SET", "maxmemory", "1"});
+  EXPECT_FALSE(PutChunk(*tier, layout_, chain_[0], Root()));
+  server_.Cli({"CONFIG", "SET", "maxmemory", "0"});
+  EXPECT_TRUE(Eventually([&] { return ClaimKey(*other, chain_[0]) == ClaimState::kMine; }));
+}
+
+TEST_F(RedisStoreTest, WhoseClaimHasExpiredLeavesTheNewOneAlone) {
+  RedisTierOptions options;
+  options.client.connections_per_node = 1;  // so that the server hears of all in order
+  const auto tier = Open(options), other = Open();
+  EXPECT_EQ(ClaimKey(*tier, chain_[0]), ClaimState::kMine);
+  server_.Cli({"DEL", NameOf(chain_[0]) + ":claim"});  // as when it expires
+  EXPECT_EQ(ClaimKey(*other, chain_[0]), ClaimState::kMine);
+  tier->Disclaim(std::span(chain_).first(1));
+  EXPECT_EQ(ClaimKey(*tier, chain_[0]), ClaimState::kTheirs);
+}
+
+TEST_F(RedisStoreTest, ARefusalSaysWhatToDo) {
+  server_.Cli({"CONFIG", "SET", "requirepass", "secret"});
+  const Status put = PutChunk(*Open(), layout_, chain_[0], Root());
+  ASSERT_FALSE(put);
+  EXPECT_EQ(put.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(put.error().message, HasSubstr("KVCAKE_REDIS_PASSWORD"));
+}
+
+TEST_F(RedisStoreTest, WhatFailsAndWorksAgainIsToldOfOnce) {
+  CapturedLog log;
+  const auto tier = Open();
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  server_.Kill();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_FALSE(PutChunk(*tier, layout_, chain_[1], chain_[0]));
+    EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kIo);
+  }
+  server_.Start();
+  ASSERT_TRUE(Eventually([&] { return PutChunk(*tier, layout_, chain_[1], chain_[0]); }));
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[1], chain_[0]), std::nullopt);
+  for (const char* const what : {"reading chunks from remote", "writing chunks to remote"}) {
+    EXPECT_EQ(log.Count(fmt::format("store: {} fails: ", what)), 1) << what;
+    EXPECT_EQ(log.Count(fmt::format("store: {} works again", what)), 1) << what;
+  }
+}
+
 TEST_F(RedisStoreTest, ChunksExpireUnlessTheyAreUsed) {
   RedisTierOptions options;
   options.time_to_live = Seconds(3600);
@@ -225,6 +281,7 @@ TEST_F(RedisStoreTest, ThePutOfWhatAnotherHasPutIsOk) {
   ASSERT_TRUE(PutChunk(*one, layout_, chain_[0], Root()));
   ASSERT_TRUE(PutChunk(*other, layout_, chain_[0], Root()));
   EXPECT_EQ(other->Stats().writes, 0u);
+  EXPECT_EQ(other->Stats().write_bytes, 0u);
   EXPECT_TRUE(other->Residency(chain_)[0]);
 }
 

@@ -66,6 +66,16 @@ TEST_P(TierClaimsTest, AClaimBehindAnothersStaysWhoseItWas) {
   EXPECT_EQ(ClaimKey(*other, chain_[1]), kTheirs);
 }
 
+TEST_P(TierClaimsTest, AClaimEndsWithItsPut) {
+  if (!GetParam().another) return;
+  using enum ClaimState;
+  const auto other = GetParam().another(world_);
+  EXPECT_EQ(ClaimKey(*tier_, chain_[0]), kMine);
+  ASSERT_TRUE(PutChunk(*tier_, layout_, chain_[0], Root()));
+  ASSERT_TRUE(other->Evict(chain_[0]));
+  EXPECT_TRUE(Eventually([&] { return ClaimKey(*other, chain_[0]) == kMine; }));
+}
+
 // Whatever the Put finds: what another has put is no work, and ends the claim all the same.
 TEST_P(TierClaimsTest, APutOfWhatIsThereEndsTheClaim) {
   if (!GetParam().another) return;
