@@ -72,6 +72,15 @@ TEST_F(DiskTierLogTest, ScansThatFailAndWorkAgainAreToldOf) {
   ExpectWorksAgain("looking for files");
 }
 
+TEST_F(DiskTierLogTest, AReadOfSomeLayersCountsTheirBytesAlone) {
+  Open();
+  ASSERT_TRUE(Put(0));
+  Reads reads;
+  const LayerRange layers{1, 2};
+  EXPECT_TRUE(reads.Wait(reads.Start(*tier_, options_.layout, chain_[0], Root(), layers)).status);
+  EXPECT_EQ(tier_->Stats().read_bytes, 2 * options_.layout.slab_bytes());
+}
+
 // For kvcake store ls.
 TEST_F(DiskTierLogTest, WhatAProcessDidIsAddedUpBesideItsChunks) {
   const uint64_t page = options_.layout.page_bytes();

@@ -275,6 +275,17 @@ class HungFileSystem : public FaultyFileSystem {
   }
 };
 
+TEST_F(SharedStoreTest, WhatHasExpiredIsNotFound) {
+  ASSERT_TRUE(Put(*Open(), chain_, 0));
+  options_.time_to_live = Seconds(1000);
+  options_.upkeep_interval = Seconds(3600);
+  const auto tier = Open(), other = Open();
+  ASSERT_TRUE(Put(*other, chain_, 1));
+  ASSERT_TRUE(Put(*other, chain_, 2));
+  ASSERT_TRUE(FileSystem::Real().Touch(PathOf(chain_[1]), UnixSeconds() - 2000));
+  EXPECT_EQ(Held(*tier, {chain_[0], chain_[1], chain_[2]}), (std::vector<bool>{true, false, true}));
+}
+
 TEST_F(SharedStoreTest, TimesOfUseAreAsFineAsAShortTimeToLiveNeedsThem) {
   options_.time_to_live = Seconds(400);
   auto tier = Open();
