@@ -7,6 +7,7 @@
 #include "io/power_loss_file_system_testing.h"
 #include "store/disk_tier.h"
 #include "store/encoded_testing.h"
+#include "store/rekey.h"
 #include "store/store_dir.h"
 #include "store/tier_testing.h"
 
@@ -228,6 +229,34 @@ TEST(DiskTierPowerTest, WhatCannotBeSyncedIsNotReported) {
   EXPECT_FALSE(PutChunk(*tier, SmallLayout(), chain[0], Root())) << "nor what is there already";
   EXPECT_FALSE(DiskTier::Open(Options(/*durable=*/true), fs) &&
                PutChunk(*tier, SmallLayout(), chain[1], chain[0]));
+}
+
+TEST(DiskTierPowerTest, ARekeyedChunkIsOnTheDeviceBeforeTheOldOneGoes) {
+  const StoreCodec codec = NaturalCodec(Codec::kLossless, SmallLayout());
+  const auto from = ATestsKey();
+  const auto to =
+      std::make_shared<const StoreKey>(StoreKey::Of(std::string(32, 'n'), "a new one").value());
+  const auto chain = Chain(6);
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    PowerLossFileSystem fs(seed);
+    MakeHome(fs);
+    const auto open = [&](const std::shared_ptr<const StoreKey>& key) {
+      const DiskTierOptions options = EncodedOptions(Options(/*durable=*/true), codec, key.get());
+      return OverNames(DiskTier::Open(options, fs).value(), Root(), options, codec, key);
+    };
+    for (size_t i = 0; i < chain.size(); ++i) {
+      ASSERT_TRUE(PutChunk(*open(from), SmallLayout(), chain[i], ParentOf(chain, i)));
+    }
+    const auto rekeyed = RekeyStore(Options(true).dir, *from, *to, {.threads = 1}, fs);
+    ASSERT_EQ(rekeyed->chunks, chain.size());
+    fs.LosePower(/*kept=*/0.5);
+    const auto old = open(from), now = open(to);
+    for (size_t i = 0; i < chain.size(); ++i) {
+      EXPECT_TRUE(!ReadBack(*now, SmallLayout(), chain[i], ParentOf(chain, i)) ||
+                  !ReadBack(*old, SmallLayout(), chain[i], ParentOf(chain, i)))
+          << "chunk " << i << ", seed " << seed;
+    }
+  }
 }
 
 }  // namespace

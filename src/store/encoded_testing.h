@@ -46,16 +46,16 @@ inline std::vector<std::byte> NaturalPage(const ChunkKey& key, const KvLayout& l
   return page;
 }
 
-// What a codec makes of it.
+// What a codec makes of it, where its first token is that of its prompt.
 inline std::vector<std::byte> DecodedPage(const ChunkKey& key, const KvLayout& layout,
-                                          const LayerCodec& codec) {
+                                          const LayerCodec& codec, int64_t position = 0) {
   std::vector<std::byte> page = NaturalPage(key, layout);
   std::vector<std::byte> part(codec.part_bytes_max());
   for (int layer = 0; layer < layout.layers; ++layer) {
     const std::span<uint16_t> slab(reinterpret_cast<uint16_t*>(&page[layout.slab_offset(layer)]),
                                    layout.slab_payload_bytes() / 2);
-    const uint64_t bytes = codec.Encode({.layer = layer}, slab, part).value();
-    CHECK(codec.Decode({.layer = layer}, std::span(part).first(bytes), slab));
+    const uint64_t bytes = codec.Encode({.layer = layer, .position = position}, slab, part).value();
+    CHECK(codec.Decode({.layer = layer, .position = position}, std::span(part).first(bytes), slab));
   }
   return page;
 }

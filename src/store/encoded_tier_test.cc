@@ -126,6 +126,21 @@ TEST_P(EncodedTierTest, NoCutFileIsServed) {
   EXPECT_EQ(Read(*tier), std::nullopt);
 }
 
+TEST_P(EncodedTierTest, AChunkIsEncodedAndDecodedForItsPlaceInItsPrompt) {
+  constexpr int64_t kFirstToken = 4096;
+  const auto tier = Open();
+  const auto page = NaturalPage(chain_[0], layout_);
+  ASSERT_TRUE(
+      tier->Put({.key = chain_[0], .parent = Root(), .page = page, .position = kFirstToken}));
+  Reads reads;
+  ASSERT_TRUE(reads.Wait(reads.Start(*tier, layout_, chain_[0], Root())).status);
+  const auto expected = DecodedPage(chain_[0], layout_, *codec_.Make(layout_).value(), kFirstToken);
+  for (int i = 0; i < layout_.layers; ++i) {
+    const auto payload = reads.landing(0).payload(i);
+    EXPECT_EQ(std::memcmp(payload.data(), &expected[layout_.slab_offset(i)], payload.size()), 0);
+  }
+}
+
 // Right checksums over parts of any bytes: only the codec can tell, and what it does not know goes.
 TEST_P(EncodedTierTest, WhatCannotBeDecodedIsRemovedAndAMiss) {
   PutForged([&](ChunkHeader& header, std::span<const std::byte> file) {

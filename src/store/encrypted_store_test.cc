@@ -251,6 +251,21 @@ TEST_P(EncryptedStoreTest, ARekeyedChunkKeepsItsLatestUse) {
   EXPECT_EQ(FileSystem::Real().Stat(named('b'))->mtime_s, 2000000);
 }
 
+TEST_P(EncryptedStoreTest, NothingIsRekeyedThroughALink) {
+  Fill(*Open('a'));
+  const StoreOptions options = ReadStoreUrl(Url(KeyFile('b'))).value();
+  const std::string root = StoreDir(dir_.path()).RootDir(FilesRoot(options, Root()));
+  const TempDir elsewhere;
+  stdfs::create_directory_symlink(elsewhere.path(), root);
+  const auto rekeyed = RekeyStore(dir_.path(), KeyOf('a'), KeyOf('b'));
+  ASSERT_TRUE(rekeyed) << rekeyed.error().message;
+  ASSERT_EQ(rekeyed->failed.size(), kChunks);
+  EXPECT_THAT(rekeyed->failed[0].reason, HasSubstr(root));
+  EXPECT_TRUE(stdfs::is_empty(elsewhere.path()));
+  stdfs::remove(root);
+  EXPECT_EQ(Readable('a'), kChunks);
+}
+
 // A file without a tag, under the name of one that has: as whoever can write there may make it.
 TEST_P(EncryptedStoreTest, WhatIsNotEncryptedIsNotServedForWhatIs) {
   const std::string codec = GetParam();
