@@ -96,6 +96,14 @@ TEST_F(QuarantineTest, ItsRoomIsWhatIsThereNow) {
   EXPECT_EQ(tier_->Stats().quarantined, 3u);
 }
 
+TEST_F(QuarantineTest, AFileOfAnotherChunkIsSaidToBeThat) {
+  stdfs::copy_file(PathOf(1), PathOf(0), stdfs::copy_options::overwrite_existing);
+  EXPECT_EQ(Read(0), ErrorCode::kCorrupt);
+  const auto bad = ListQuarantine(options_.dir).value();
+  ASSERT_EQ(bad.size(), 1u);
+  EXPECT_EQ(WhyQuarantined(bad[0]), "it belongs to another chunk: " + chain_[1].Hex());
+}
+
 // Who shares the directory could have files moved to where only this process may write.
 TEST_F(QuarantineTest, ALinkInItsPlaceIsNotFollowed) {
   const TempDir other;

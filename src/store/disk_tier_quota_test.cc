@@ -96,6 +96,13 @@ TEST_F(DiskTierQuotaTest, WhatAnotherProcessWroteCountsOnceItIsFound) {
   EXPECT_EQ(Owners(*reader), (Owned{{kAnn, 2}}));
 }
 
+TEST_F(DiskTierQuotaTest, WhatAnotherProcessWroteCountsOnceItIsFoundByAClaim) {
+  const auto reader = Open(memory_, 3), writer = Open(memory_, 3);
+  Put(*writer, anns_, 0, 1, kAnn);
+  EXPECT_EQ(ClaimKey(*reader, anns_[0]), ClaimState::kStored);
+  EXPECT_EQ(Owners(*reader), (Owned{{kAnn, 1}}));
+}
+
 TEST_F(DiskTierQuotaTest, WhereAFileSystemNotesNoOwnersWhatThisProcessWroteCounts) {
   FaultyFileSystem faulty(memory_, 1);
   faulty.Set({.no_attribute = 1});
