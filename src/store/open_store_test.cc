@@ -97,16 +97,18 @@ TEST_F(OpenStoreTest, NothingElsewhereTakesQuotas) {
   EXPECT_THAT(WhyNot(), HasSubstr("--tenant-store-bytes: s3://bucket keeps no quotas"));
 }
 
-TEST_F(OpenStoreTest, RedisKeepsChunksUnderThePrefixAndForAsLongAsItIsTold) {
+TEST_F(OpenStoreTest, RedisKeepsChunksWhereAndForAsLongAsItIsTold) {
   RedisServer server;
   options_.dir = "";
-  options_.redis = RedisPlace{.seeds = {{"127.0.0.1", server.port()}}, .prefix = "ours"};
+  options_.redis = RedisPlace{.seeds = {{"127.0.0.1", server.port()}}};
+  options_.redis->database = 3;
+  options_.redis->prefix = "ours";
   shared_.time_to_live = Seconds(3600);
   Open();
   ASSERT_TRUE(Put(0));
   const std::string name = fmt::format("ours:v1:{}:{}", Root().Hex(), chain_[0].Hex());
-  EXPECT_EQ(server.Cli({"KEYS", "*"}), name + "\n");
-  EXPECT_GT(std::stoi(server.Cli({"PTTL", name})), 0);
+  EXPECT_EQ(server.Cli({"-n", "3", "KEYS", "*"}), name + "\n");
+  EXPECT_GT(std::stoi(server.Cli({"-n", "3", "PTTL", name})), 0);
 }
 
 TEST_F(OpenStoreTest, S3GivesNothingThatIsOlderThanItIsTold) {

@@ -195,6 +195,17 @@ TEST_F(RedisStoreTest, APutThatFailsEndsItsClaim) {
   EXPECT_TRUE(Eventually([&] { return ClaimKey(*other, chain_[0]) == ClaimState::kMine; }));
 }
 
+TEST_F(RedisStoreTest, AClaimLastsAsLongAsItWasLastAskedFor) {
+  const auto tier = Open();
+  const std::string name = NameOf(chain_[0]) + ":claim";
+  for (const int seconds : {1000, 3000, 2000}) {
+    EXPECT_EQ(ClaimKey(*tier, chain_[0], Seconds(seconds)), ClaimState::kMine);
+    const int left_ms = std::stoi(server_.Cli({"PTTL", name}));
+    EXPECT_LE(left_ms, seconds * 1000);
+    EXPECT_GT(left_ms, (seconds - 900) * 1000);
+  }
+}
+
 TEST_F(RedisStoreTest, WhoseClaimHasExpiredLeavesTheNewOneAlone) {
   RedisTierOptions options;
   options.client.connections_per_node = 1;  // so that the server hears of all in order

@@ -157,11 +157,28 @@ TEST_F(RedisToolsTest, AClusterIsWalkedServerByServer) {
   place.seeds.insert(place.seeds.begin(), {"127.0.0.1", 1});  // nobody: the next is asked
   Keep(place, Root(), Chain(60));
   masters[1].Cli({"SET", "theirs", "x"});
-  EXPECT_EQ(ListRemote(*Listing(place))->at(0).chunks, 60u);
+  const auto list = ListRemote(*Listing(place));
+  ASSERT_TRUE(list) << list.error().message;
+  EXPECT_EQ(list->at(0).chunks, 60u);
   EXPECT_EQ(VerifyRemote(*Listing(place))->chunks, 60u);
   const ClearedStore cleared = ClearRemote(*Listing(place)).value();
   EXPECT_EQ(cleared.files, 60u);
   EXPECT_TRUE(ListRemote(*Listing(place))->empty());
+}
+
+TEST_F(RedisToolsTest, TheMemoryOfAClusterIsThatOfItsServersTogether) {
+  RedisMasters masters;
+  RedisPlace place = PlaceOf(masters[0]);
+  place.is_cluster = true;
+  uint64_t used = 0;
+  for (int i = 0; i < masters.size(); ++i) {
+    masters[i].Cli({"CONFIG", "SET", "maxmemory", "50mb"});
+    used += MemoryOfRedis(PlaceOf(masters[i]))->used_bytes;
+  }
+  EXPECT_EQ(MemoryOfRedis(place)->max_bytes, 150u << 20);
+  EXPECT_GT(MemoryOfRedis(place)->used_bytes, used / 2) << "more than one of the three has";
+  masters[1].Cli({"CONFIG", "SET", "maxmemory", "0"});
+  EXPECT_EQ(MemoryOfRedis(place)->max_bytes, 0u) << "one has no bound";
 }
 
 TEST_F(RedisToolsTest, ClearingLeavesWhatIsOthers) {
