@@ -22,6 +22,7 @@ class OpenStoreTest : public testing::Test {
  protected:
   OpenStoreTest() {
     options_.dir = dir_.path();
+    options_.open_wait = kPatience;
     shared_.layout = SmallLayout();
     shared_.root = Root();
   }

@@ -128,7 +128,8 @@ TEST_F(S3RolesTest, WithoutCredentialsTheErrorSaysWhereTheyBelong) {
 // They are secrets: no proxy is told.
 TEST_F(S3RolesTest, AnInstanceIsAskedDirectlyWhateverTheProxy) {
   StartInstance(/*has_others=*/true);
-  const ScopedEnvironment proxy({{"http_proxy", "http://127.0.0.1:1"}, {"no_proxy", nullptr}});
+  const ScopedEnvironment proxy(
+      {{"http_proxy", "http://127.0.0.1:1"}, {"no_proxy", nullptr}, {"NO_PROXY", nullptr}});
   EXPECT_FALSE(PutChunk(*Open(), layout_, chain_[0], Root())) << "the store is behind the proxy";
   EXPECT_EQ(given_, 1);
 }
