@@ -18,7 +18,7 @@ class DiskTierLogTest : public testing::Test {
  protected:
   DiskTierLogTest() {
     options_.missing_ttl = Seconds(0);
-    options_.upkeep_interval = Seconds(0.01);
+    options_.upkeep_interval = Seconds(3600);
   }
   void Open() { tier_ = DiskTier::Open(options_, fs_).value(); }
   Status Put(size_t i) { return PutChunk(*tier_, options_.layout, chain_[i], ParentOf(chain_, i)); }
@@ -65,6 +65,7 @@ TEST_F(DiskTierLogTest, ReadsThatFailAndWorkAgainAreToldOf) {
 }
 
 TEST_F(DiskTierLogTest, ScansThatFailAndWorkAgainAreToldOf) {
+  options_.upkeep_interval = Seconds(0.01);
   Open();
   fs_.Set({.list_error = 1});
   ExpectFails("looking for files");
