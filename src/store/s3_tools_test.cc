@@ -69,6 +69,17 @@ TEST_F(S3ToolsTest, WhatIsKeptIsToldByRoot) {
   EXPECT_LE(std::abs(UnixSeconds() - first.newest_use_s), 600);
 }
 
+TEST_F(S3ToolsTest, TheFirstAndTheLastUseAreToldInWhateverOrderTheyAreListed) {
+  auto chain = Chain(3);
+  std::sort(chain.begin(), chain.end());  // as they are listed
+  for (const auto& [i, ahead] : {std::pair(0, 300), std::pair(1, 0), std::pair(2, 600)}) {
+    server_.SetClockAhead(ahead);
+    server_.SetObject(NameOf(Root(), chain[i]), "x");
+  }
+  const StoreRoot root = ListRemote(*Listing())->at(0);
+  EXPECT_NEAR(root.newest_use_s - root.oldest_use_s, 600, 60);
+}
+
 TEST_F(S3ToolsTest, WhatIsBadIsNamedAndLeft) {
   const auto chain = Chain(4);
   Keep(Root(), chain);

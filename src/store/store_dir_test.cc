@@ -161,6 +161,12 @@ TEST(StoreDirTest, ListingTellsWhatEveryRootHolds) {
   EXPECT_EQ((*roots)[0].newest_use_s, 1000002);
   EXPECT_EQ((*roots)[1].root, other);
   EXPECT_EQ((*roots)[1].chunks, 0u);
+  for (size_t i = 0; i < 3; ++i) {  // whichever is found last
+    const std::string path = StoreDir(dir.path()).ChunkPath({Root(), chain[i]});
+    ASSERT_TRUE(FileSystem::Real().Touch(path, 2000002 - static_cast<int64_t>(i)));
+  }
+  EXPECT_EQ(ListStore(dir.path())->at(0).oldest_use_s, 2000000);
+  EXPECT_EQ(ListStore(dir.path())->at(0).newest_use_s, 2000002);
 }
 
 TEST(StoreDirTest, AKeyInAnotherKeysShardIsNoChunk) {
