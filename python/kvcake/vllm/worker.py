@@ -299,10 +299,10 @@ class Worker:
         self._cache.learn(alone.start, count, took)
 
     def _computed(self, front: Front, opened: _Open) -> None:
-        before = opened.restoration.progress().computed
         end = front.end // self._chunk
         self._confirm(opened, end)
-        opened.computed += opened.restoration.progress().computed - before
+        # Also those that have been loaded meanwhile, which the restoration does not count.
+        opened.computed += max(0, min(end, opened.chunks) - front.start // self._chunk)
         if end >= opened.chunks:
             self._close(front.request)
 
