@@ -112,7 +112,7 @@ TEST_F(StoreCliTest, WarmFailsWhereTheStoreKeepsNothing) {
   EXPECT_GT(told["writes_failed"].get<int>() + told["writes_dropped"].get<int>(), 0);
 }
 
-// Of each of two roots, and their sums.
+// Tells of each of two roots, and of both together.
 TEST_F(StoreCliTest, ListsAndTotalsSayWhatIsThereAndWhatWasDoneWithIt) {
   Warm("prompt");
   Damage(ChunkFiles()[0]);

@@ -53,7 +53,7 @@ TEST(JsonFileTest, LimitsHold) {
   EXPECT_EQ(MessageOf("[1,2,3,4]", {.max_bytes = 9, .max_values = 4, .max_depth = 1}), "");
 }
 
-// Of the text's own structure: what stands in a string, behind whatever escapes, is none of it.
+// What stands in a string, behind whatever escapes, is no part of the text's structure.
 TEST(JsonFileTest, WhatStandsInStringsIsNotCounted) {
   const JsonLimits limits{.max_values = 3, .max_depth = 1};
   for (const char* text : {R"(["[[{{,,,,"])", R"(["a \"[[[[,,,,"])", R"(["\\", "\"[,,,,"])",

@@ -336,7 +336,7 @@ TEST_F(LoadLaneTest, ATierThatFlickersIsLoggedOnceAMinute) {
   spdlog::set_default_logger(before);
 }
 
-// Of a link whose chunks take longer than the time-out nothing would ever come.
+// Nothing would ever come over a link whose chunks take longer than the time-out.
 TEST_F(LoadLaneTest, ATierIsGivenAsLongAsItsChunksTake) {
   Learn(/*interval_s=*/10);
   Start(1);

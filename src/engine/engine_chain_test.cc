@@ -80,7 +80,7 @@ TEST_F(EngineChainTest, PromptsThatShareTheirBeginningAreDividedOnce) {
   ExpectSame(done[3], alone.Answer(Ask(longer)));
 }
 
-// Of scored prompts all logits are wanted, and a split that is asked for is one process's.
+// A scored prompt's logits are all wanted, and a split that is asked for is one process's.
 TEST_F(EngineChainTest, PromptsThatAreScoredOrSplitAsIsAskedForAreNotDivided) {
   Start(3);
   World alone(nullptr);

@@ -78,7 +78,7 @@ TEST_F(TokenizerLimitsTest, ALongTextMayGrowAsItIsNormalised) {
 TEST_F(TokenizerLimitsTest, WhatAllTokensDecodeToIsBounded) {
   const TokenizerOptions options{.max_file_bytes = 200'000};
   ASSERT_TRUE(Load(options));
-  // Of two hundred and fifty-six tokens each becomes a thousand bytes or more.
+  // Each of 256 tokens becomes a thousand bytes or more.
   file_["decoder"]["decoders"][0] = {
       {"type", "Replace"}, {"pattern", {{"String", "0"}}}, {"content", std::string(1000, 'y')}};
   const auto loaded = Load(options);

@@ -101,7 +101,7 @@ TEST(ServerMetricsTest, EachOfATiersNumbersHasItsOwnName) {
 
 class ServerMetricsTextTest : public testing::Test {
  protected:
-  // Of a scrape: the name with its labels but the model's, and the value.
+  // Finds a line of a scrape: its name, its labels but the model's, and its value.
   void Has(const ServerState& state, const std::string& name, const std::string& value,
            const std::string& labels = "") {
     EXPECT_THAT(metrics_.Text("m", *runtime_, state),
