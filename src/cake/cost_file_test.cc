@@ -2,17 +2,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
 
 #include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <thread>
 
+#include "base/log_testing.h"
 #include "base/temp_dir_testing.h"
 #include "io/faulty_file_system_testing.h"
 #include "store/memory_tier.h"
@@ -27,12 +25,9 @@ using testing_util::Eventually;
 class CostFileTest : public testing::Test {
  protected:
   CostFileTest() {
-    spdlog::set_default_logger(std::make_shared<spdlog::logger>(
-        "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log_)));
     for (int i = 0; i < 20; ++i) cost_.Add(i * 128, 128, Seconds(0.01));
     Save();
   }
-  ~CostFileTest() override { spdlog::set_default_logger(log_before_); }
 
   void Save(FileSystem& fs = FileSystem::Real()) {
     CostKeeper({{path_, {.compute = cost_, .restorer = *restorer_}}}, Seconds(3600), fs);
@@ -50,8 +45,7 @@ class CostFileTest : public testing::Test {
     return cost.fit().known();
   }
 
-  std::ostringstream log_;
-  const std::shared_ptr<spdlog::logger> log_before_ = spdlog::default_logger();
+  const testing_util::CapturedLog log_;
   const TempDir dir_;
   const std::string path_ = dir_.path() + "/cost-1.json";
   ComputeCost cost_;

@@ -2,13 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
 
 #include <cmath>
 #include <memory>
-#include <sstream>
 
+#include "base/log_testing.h"
 #include "cake/fake_engine_testing.h"
 
 namespace kvcake {
@@ -206,10 +204,7 @@ TEST_F(LoadLaneTest, LostReadsKeepTheTiersPlaces) {
 }
 
 TEST_F(LoadLaneTest, AReadThatIsLostIsToldOfOnce) {
-  const auto before = spdlog::default_logger();
-  std::ostringstream log;
-  spdlog::set_default_logger(
-      std::make_shared<spdlog::logger>("", std::make_shared<spdlog::sinks::ostream_sink_st>(log)));
+  const testing_util::CapturedLog log;
   Start(1);
   Start(2);
   lane_.Cancel(1);
@@ -223,7 +218,6 @@ TEST_F(LoadLaneTest, AReadThatIsLostIsToldOfOnce) {
   clock_.Advance(Seconds(31));
   lane_.CheckStall();
   EXPECT_EQ(log.str(), told);
-  spdlog::set_default_logger(before);
 }
 
 // Beside a slice a chunk that is decoded makes all end later by its share of the cores.
@@ -292,10 +286,7 @@ TEST_F(LoadLaneTest, ReadsThatAreOverdueBesideALookAreCancelled) {
 }
 
 TEST_F(LoadLaneTest, SaysThatATierIsGivenUpAndThatItAnswersAgain) {
-  std::ostringstream log;
-  const auto before = spdlog::default_logger();
-  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
-      "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  const testing_util::CapturedLog log;
   Start(1);
   EXPECT_TRUE(StallsAfter(Seconds(31)));
   EXPECT_THAT(log.str(), AllOf(HasSubstr("limited"), HasSubstr("31 s")));
@@ -311,14 +302,10 @@ TEST_F(LoadLaneTest, SaysThatATierIsGivenUpAndThatItAnswersAgain) {
   const std::string answered = log.str();
   lane_.End(1, {.status = {}, .bytes = kLayout.page_bytes()});
   EXPECT_EQ(log.str(), answered);
-  spdlog::set_default_logger(before);
 }
 
 TEST_F(LoadLaneTest, ATierThatFlickersIsLoggedOnceAMinute) {
-  std::ostringstream log;
-  const auto before = spdlog::default_logger();
-  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
-      "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  const testing_util::CapturedLog log;
   const auto flicker = [&](uint64_t number) {
     Start(number);
     EXPECT_TRUE(StallsAfter(Seconds(31)));
@@ -333,7 +320,6 @@ TEST_F(LoadLaneTest, ATierThatFlickersIsLoggedOnceAMinute) {
   EXPECT_EQ(log.str(), said);
   flicker(3);
   EXPECT_EQ(log.str().size(), 2 * said.size());
-  spdlog::set_default_logger(before);
 }
 
 // Nothing would ever come over a link whose chunks take longer than the time-out.

@@ -1,8 +1,6 @@
 #include "engine/runtime.h"
 
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,10 +8,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
-#include <sstream>
 #include <thread>
 
 #include "base/cpu.h"
+#include "base/log_testing.h"
 #include "base/temp_dir_testing.h"
 #include "cake/cost_file.h"
 #include "model/synth.h"
@@ -264,26 +262,11 @@ TEST_F(RuntimeTest, AnAnswerIsPassedOverForAsLongAsItMayBe) {
   }
 }
 
-// What a test has logged while this is there.
-class Logged {
- public:
-  Logged() {
-    spdlog::set_default_logger(std::make_shared<spdlog::logger>(
-        "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text_)));
-  }
-  ~Logged() { spdlog::set_default_logger(before_); }
-  std::string text() const { return text_.str(); }
-
- private:
-  std::ostringstream text_;
-  const std::shared_ptr<spdlog::logger> before_ = spdlog::default_logger();
-};
-
 TEST_F(RuntimeTest, AStoreThatIsSilentForTheStallTimeoutIsGivenUp) {
   { Runtime::Create(options_).value()->engine().Answer(Ask()).value(); }
   options_.stores[0].load_latency = Seconds(3600);
   options_.stall_timeout = Seconds(0.1);
-  const Logged log;
+  const testing_util::CapturedLog log;
   {
     const auto runtime = Runtime::Create(options_).value();
     Request request = Ask();
@@ -292,7 +275,7 @@ TEST_F(RuntimeTest, AStoreThatIsSilentForTheStallTimeoutIsGivenUp) {
     EXPECT_EQ(done.report.tokens_computed, 600);
     EXPECT_GT(done.report.chunks_failed, 0);
   }
-  const std::string begins = "nothing has come from disk for ", text = log.text();
+  const std::string begins = "nothing has come from disk for ", text = log.str();
   const size_t at = text.find(begins);
   ASSERT_NE(at, std::string::npos) << text;
   EXPECT_LT(std::stoi(text.substr(at + begins.size())), 30) << "seconds: the default";
@@ -301,17 +284,17 @@ TEST_F(RuntimeTest, AStoreThatIsSilentForTheStallTimeoutIsGivenUp) {
 TEST_F(RuntimeTest, WeightsThatTheModelHasNoPlaceForAreToldOf) {
   options_.stores.clear();
   {
-    const Logged log;
+    const testing_util::CapturedLog log;
     ASSERT_TRUE(Runtime::Create(options_));
-    EXPECT_EQ(log.text(), "");
+    EXPECT_EQ(log.str(), "");
   }
   const std::string path = options_.model_dir + "/config.json";
   nlohmann::json config = nlohmann::json::parse(std::ifstream(path));
   config["num_hidden_layers"] = config["num_hidden_layers"].get<int>() - 1;
   std::ofstream(path) << config;
-  const Logged log;
+  const testing_util::CapturedLog log;
   ASSERT_TRUE(Runtime::Create(options_));
-  EXPECT_NE(log.text().find("tensors are not used"), std::string::npos) << log.text();
+  EXPECT_NE(log.str().find("tensors are not used"), std::string::npos) << log.str();
 }
 
 // Reads that still pass a slow link when everything is torn down.

@@ -2,13 +2,11 @@
 // its user is told.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
+#include "base/log_testing.h"
 #include "base/source_dir_testing.h"
 #include "base/temp_dir_testing.h"
 #include "model/tokenizer.h"
@@ -87,14 +85,10 @@ TEST_F(TokenizerLimitsTest, WhatAllTokensDecodeToIsBounded) {
 }
 
 TEST_F(TokenizerLimitsTest, WhoLoadsItIsToldOfFlagsThatAreNotGoneBy) {
-  std::ostringstream log;
-  const auto before = spdlog::default_logger();
-  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
-      "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  const testing_util::CapturedLog log;
   std::ofstream(temp_.path() + "/tokenizer_config.json")
       << R"({"tokenizer_class": "LlamaTokenizer", "add_bos_token": false})";
   EXPECT_TRUE(Load());
-  spdlog::set_default_logger(before);
   EXPECT_THAT(log.str(), HasSubstr(temp_.path() + ": add_bos_token"));
 }
 

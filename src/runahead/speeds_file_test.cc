@@ -2,13 +2,12 @@
 #include "runahead/speeds_file.h"
 
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ringbuffer_sink.h>
-#include <spdlog/spdlog.h>
 
 #include <atomic>
 #include <filesystem>
 #include <thread>
 
+#include "base/log_testing.h"
 #include "base/temp_dir_testing.h"
 #include "io/faulty_file_system_testing.h"
 
@@ -29,14 +28,7 @@ class CountedFileSystem : public FaultyFileSystem {
 
 class SpeedsFileTest : public testing::Test {
  protected:
-  SpeedsFileTest() {
-    spdlog::set_default_logger(std::make_shared<spdlog::logger>("test", said_));
-    std::filesystem::create_directory(dir_);
-  }
-  ~SpeedsFileTest() override {
-    file_.reset();
-    spdlog::set_default_logger(log_before_);
-  }
+  SpeedsFileTest() { std::filesystem::create_directory(dir_); }
 
   // Until one save at least has ended, as the next has begun, that knows of nothing before.
   void SaveAgainAndAgain() {
@@ -46,13 +38,11 @@ class SpeedsFileTest : public testing::Test {
       std::this_thread::yield();
     }
   }
-  size_t said() const { return said_->last_formatted().size(); }
+  size_t said() const { return log_.Lines().size(); }
 
   const TempDir above_;
   const std::string dir_ = above_.path() + "/store";
-  const std::shared_ptr<spdlog::sinks::ringbuffer_sink_mt> said_ =
-      std::make_shared<spdlog::sinks::ringbuffer_sink_mt>(100);
-  const std::shared_ptr<spdlog::logger> log_before_ = spdlog::default_logger();
+  const testing_util::CapturedLog log_;
   CountedFileSystem fs_;
   std::unique_ptr<SpeedsFile> file_ = std::make_unique<SpeedsFile>(dir_ + "/ranks.json", fs_);
 };

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "store/log_testing.h"
+#include "base/log_testing.h"
 
 namespace kvcake {
 namespace {

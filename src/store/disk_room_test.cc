@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <future>
 
+#include "base/log_testing.h"
 #include "store/disk_room_testing.h"
-#include "store/log_testing.h"
 
 namespace kvcake {
 namespace {

@@ -3,10 +3,10 @@
 
 #include <fstream>
 
+#include "base/log_testing.h"
 #include "io/faulty_file_system_testing.h"
 #include "store/disk_testing.h"
 #include "store/disk_tier.h"
-#include "store/log_testing.h"
 #include "store/store_dir.h"
 
 namespace kvcake {

@@ -2,12 +2,10 @@
 // chunks, and file systems that note no owners.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <sstream>
 
+#include "base/log_testing.h"
 #include "io/faulty_file_system_testing.h"
 #include "io/power_loss_file_system_testing.h"
 #include "store/disk_tier.h"
@@ -106,14 +104,10 @@ TEST_F(DiskTierQuotaTest, WhatAnotherProcessWroteCountsOnceItIsFoundByAClaim) {
 TEST_F(DiskTierQuotaTest, WhereAFileSystemNotesNoOwnersWhatThisProcessWroteCounts) {
   FaultyFileSystem faulty(memory_, 1);
   faulty.Set({.no_attribute = 1});
-  std::ostringstream log;
-  const auto before = spdlog::default_logger();
-  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
-      "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  const testing_util::CapturedLog log;
   auto tier = Open(faulty, 3);
   Put(*tier, bobs_, 0, 1, kBob);
   Put(*tier, anns_, 0, 5, kAnn);
-  spdlog::set_default_logger(before);
   EXPECT_THAT(log.str(), HasSubstr("Operation not supported"));
   const std::string flag = "--tenant-store-bytes";
   EXPECT_EQ(log.str().find(flag), log.str().rfind(flag)) << "once";

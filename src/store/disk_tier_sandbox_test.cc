@@ -1,14 +1,11 @@
 // A disk tier where the system forbids what makes it fast, as containers and ordinary users meet
 // it: it works, and says once what is slow.
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <sstream>
-
+#include "base/log_testing.h"
 #include "base/seccomp_testing.h"
 #include "store/disk_tier.h"
 #include "store/tier_testing.h"
@@ -57,15 +54,9 @@ int InChild(bool (*forbid)(), const std::string& warning) {
   const pid_t child = fork();
   if (child == 0) {
     if (!forbid()) _exit(kCannotForbid);
-    std::ostringstream log;
-    spdlog::set_default_logger(std::make_shared<spdlog::logger>(
-        "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+    const testing_util::CapturedLog log;
     if (!Works(dir.path())) _exit(kFails);
-    const std::string text = log.str();
-    const size_t first = text.find(warning);
-    const bool once =
-        first != std::string::npos && text.find(warning, first + 1) == std::string::npos;
-    _exit(warning.empty() || once ? kWorks : kDidNotWarnOnce);
+    _exit(warning.empty() || log.Count(warning) == 1 ? kWorks : kDidNotWarnOnce);
   }
   int status = 0;
   EXPECT_EQ(waitpid(child, &status, 0), child);

@@ -2,9 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include "base/log_testing.h"
 #include "store/chunk_format.h"
 #include "store/encoded_testing.h"
-#include "store/log_testing.h"
 #include "store/redis_server_testing.h"
 #include "store/tier_testing.h"
 

@@ -76,10 +76,10 @@ TEST_F(S3RetryTest, ManyBytesMayTakeLonger) {
 }
 
 TEST_F(S3RetryTest, AReplyThatDoesNotGoOnIsGivenUpLongBeforeTheRequest) {
+  ASSERT_TRUE(PutChunk(*Open(), layout_, chain_[0], Root()));
   options_.client.stall_timeout = Seconds(0.05);
   options_.client.tries = 1;
   const auto tier = Open();
-  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
   server_.SetFault([](const S3Seen&) { return S3Fault{.hang_after = 5000}; });
   Reads reads;
   const ReadResult result = reads.Wait(reads.Start(*tier, layout_, chain_[0], Root()));

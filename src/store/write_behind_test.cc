@@ -5,9 +5,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/log_testing.h"
 #include "base/mutex.h"
 #include "kv/page_copier_testing.h"
-#include "store/log_testing.h"
 #include "store/memory_tier.h"
 #include "store/slow_tiers_testing.h"
 #include "store/staged_tier.h"

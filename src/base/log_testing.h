@@ -12,7 +12,8 @@
 
 namespace kvcake::testing_util {
 
-// Made before the threads that log, and gone after them.
+// Made before the threads that log, and gone after them. Lines are messages alone, the last
+// thousand of them. Any thread.
 class CapturedLog {
  public:
   CapturedLog() {
@@ -24,11 +25,16 @@ class CapturedLog {
   CapturedLog(const CapturedLog&) = delete;
   CapturedLog& operator=(const CapturedLog&) = delete;
 
+  std::vector<std::string> Lines() const { return sink_->last_formatted(); }
+  std::string str() const {
+    std::string text;
+    for (const std::string& line : Lines()) text += line;
+    return text;
+  }
   // How many lines have the text in them.
   ptrdiff_t Count(std::string_view text) const {
-    const std::vector<std::string> lines = sink_->last_formatted();
-    return std::count_if(lines.begin(), lines.end(),
-                         [&](const std::string& line) { return line.find(text) != line.npos; });
+    return std::ranges::count_if(
+        Lines(), [&](const std::string& line) { return line.find(text) != line.npos; });
   }
 
  private:
