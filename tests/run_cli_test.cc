@@ -96,7 +96,7 @@ TEST_F(RunCliTest, ModelInfoSaysWhatAModelIs) {
             "rope, theta 500000, llama3 factor 8 (1 to 4, original context 64)");
   const json demo = info(KVCAKE_SOURCE_DIR "/models/demo");
   EXPECT_EQ(demo["bos_token"], 0);
-  EXPECT_EQ(demo["eos_tokens"], json({0}));
+  EXPECT_EQ(demo["eos_tokens"], json::array({0}));
   RunJson(WithStore());
   EXPECT_EQ(demo["chunk_bytes"], fs::file_size(ChunkFiles()[0]));
 }

@@ -219,9 +219,9 @@ class KeyTest(unittest.TestCase):
                            lora_int_id=1, lora_name="n", lora_path="/nowhere",
                            tensorizer_config_dict=None)}):
             self.connector.on_new_request(request(**fields))
-            self.assertFalse(self.connector.planner.waits(), fields)
-        self.connector.on_new_request(request())
-        self.assertTrue(self.connector.planner.waits())
+        self.connector.on_new_request(request(request_id="this alone"))
+        step = self.connector.planner.step({}, lambda name: [], 0)
+        self.assertEqual([begin.request for begin in step.begins], ["this alone"])
 
     def test_prompt_log_probabilities_are_computed(self):
         self.connector.on_new_request(request(skip_reading_prefix_cache=True))

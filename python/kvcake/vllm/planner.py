@@ -267,8 +267,3 @@ class Planner:
                 self._end(name)
             elif progress.ranks == self._ranks:
                 state.progress = progress
-
-    def waits(self) -> bool:
-        """Whether something has to be told to the workers."""
-        step = self._next
-        return bool(step.ends or step.forgotten or step.begins)
