@@ -121,6 +121,9 @@ RedisMasters::RedisMasters(int masters) {
     servers_.push_back(std::make_unique<RedisServer>(
         std::vector<std::string>{"--cluster-enabled", "yes", "--cluster-node-timeout", "2000",
                                  "--cluster-require-full-coverage", "no"}));
+    // Each of its own, as masters that begin with the same one settle that later, and whichever
+    // comes out ahead takes slots back that it has given away meanwhile.
+    servers_[i]->Cli({"CLUSTER", "SET-CONFIG-EPOCH", std::to_string(i + 1)});
     const int first = i * 16384 / masters, last = (i + 1) * 16384 / masters - 1;
     servers_[i]->Cli({"CLUSTER", "ADDSLOTSRANGE", std::to_string(first), std::to_string(last)});
     servers_[0]->Cli({"CLUSTER", "MEET", "127.0.0.1", std::to_string(servers_[i]->port()),
