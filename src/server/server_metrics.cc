@@ -103,6 +103,12 @@ void AddTierStats(const std::vector<Tier*>& tiers, const std::vector<TierStats>&
        "Chunks to be written that another process had just written: both have computed them.",
        &TierStats::writes_found, true},
       {"kvcake_tier_evicted_total", "Chunks removed to make room.", &TierStats::evicted, true},
+      {"kvcake_tier_evictions_failed_total",
+       "Times that a chunk was to make room and could not be removed.",
+       &TierStats::evictions_failed, true},
+      {"kvcake_tier_reads_overdue",
+       "Reads that the device has not answered for longer than is sane.", &TierStats::reads_overdue,
+       false},
   };
   for (const Row& row : kRows) {
     for (size_t i = 0; i < stats.size(); ++i) {

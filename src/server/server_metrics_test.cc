@@ -61,7 +61,9 @@ TEST(ServerMetricsTest, EachOfATiersNumbersHasItsOwnName) {
                         .writes_failed = 9,
                         .writes_found = 10,
                         .evicted = 11,
+                        .evictions_failed = 18,
                         .free_bytes = 12,
+                        .reads_overdue = 19,
                         .opens = {13, 0.5},
                         .looks = {14, 1.5},
                         .scans = {15, 2.5},
@@ -84,6 +86,8 @@ TEST(ServerMetricsTest, EachOfATiersNumbersHasItsOwnName) {
   has("writes_failed_total", "9");
   has("computed_twice_total", "10");
   has("evicted_total", "11");
+  has("evictions_failed_total", "18");
+  has("reads_overdue", "19");
   has("free_bytes", "12");
   has("opens_total", "13");
   has("open_seconds_total", "0.5");

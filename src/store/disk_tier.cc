@@ -181,7 +181,6 @@ Status DiskTier::Evict(const ChunkKey& key) { return room_->Evict(key); }
 TierStats DiskTier::Stats() const {
   TierStats stats;
   std::tie(stats.chunks, stats.bytes) = context_->index.Totals();
-  stats.pinned = context_->index.pins().size();
   stats.quarantined = context_->bad_files.count();
   stats.reads_overdue = static_cast<uint64_t>(context_->health.reads_overdue());
   stats.opens = context_->opens.totals();

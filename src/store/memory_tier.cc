@@ -197,7 +197,6 @@ TierStats MemoryTier::Stats() const {
   MutexLock lock(mutex_);
   TierStats stats = stats_;
   stats.chunks = by_key_.size();
-  stats.pinned = pins_.size();
   stats.bytes = by_key_.size() * page_bytes_;
   return stats;
 }

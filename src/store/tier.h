@@ -109,7 +109,6 @@ struct TierStats {
   uint64_t writes_failed = 0;
   uint64_t writes_found = 0;  // chunks to be kept that another process had just kept: made twice
   uint64_t evicted = 0;
-  uint64_t pinned = 0;            // keys, now
   uint64_t evictions_failed = 0;  // files that should have made room and could not be removed
   std::optional<uint64_t> free_bytes = {};  // of the file system, where there is one
   uint64_t reads_overdue = 0;  // in flight for longer than the tier thinks sane; their buffers are
