@@ -232,6 +232,8 @@ TEST_F(RuntimeTest, PromptsAreComputedAsTheScheduleSays) {
     const bool in_order = schedule == Schedule::kFcfs;
     EXPECT_EQ(AnswerTwo(Policy::kCake), (in_order ? std::vector{0, 1} : std::vector{1, 0}));
   }
+  options_.restore_wait_max = Seconds(0);
+  EXPECT_EQ(AnswerTwo(Policy::kCake), (std::vector{0, 1})) << "the first is not kept waiting";
 }
 
 TEST_F(RuntimeTest, PromptsAreLoadedInTheOrderThatIsAskedFor) {

@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "io/syncs_testing.h"
 #include "store/disk_tier.h"
 #include "store/redis_server_testing.h"
 #include "store/s3_server_testing.h"
@@ -78,6 +79,16 @@ TEST_F(OpenStoreTest, ADirectoryForgetsWhatNobodyHasUsedForAsLongAsItIsTold) {
   shared_.time_to_live = Seconds(1000);
   Open();
   EXPECT_EQ(tier_->Residency(chain_), (std::vector<bool>{false, true, false}));
+}
+
+TEST_F(OpenStoreTest, ADirectoryIsSyncedOnlyIfItIsTold) {
+  for (const bool durable : {false, true}) {
+    shared_.durable = durable;
+    Open();
+    const int before = SyncsSoFar();
+    ASSERT_TRUE(Put(durable ? 1 : 0));
+    EXPECT_EQ(SyncsSoFar() > before, durable);
+  }
 }
 
 TEST_F(OpenStoreTest, ADirectoryKeepsTheQuotasThatItIsTold) {
