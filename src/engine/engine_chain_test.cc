@@ -30,6 +30,19 @@ TEST_F(EngineChainTest, LongPromptsAreDividedAndAnsweredAlike) {
   EXPECT_EQ(planner_.learnt, std::vector<size_t>(4, 3));
 }
 
+// Speeds are learnt from what is left.
+TEST_F(EngineChainTest, WhatTheLeaderWaitsIsNoPartOfWhatItComputes) {
+  workers_per_token_ = Seconds(1e-3);
+  Start(2);
+  const TimePoint began = Clock::Real().Now();
+  const Completion done = world_->Answer(Ask(Prompt(380, 1)));
+  const Seconds took = Clock::Real().Now() - began;
+  ASSERT_TRUE(done.chain);
+  const RankReport& leader = done.chain->ranks.back();
+  EXPECT_GT(leader.wait_s, 0);
+  EXPECT_LE(leader.compute_s + leader.wait_s, took.count());
+}
+
 TEST_F(EngineChainTest, EachLayerOfAChainIsToldOf) {
   Start(3);
   int layers = 0;

@@ -62,7 +62,7 @@ class EngineChainTest : public testing::Test {
     results_.resize(ranks - 1);
     for (int rank = 0; rank + 1 < ranks; ++rank) {
       workers_.emplace_back([this, rank] {
-        World world(workers_tier_);
+        World world(workers_tier_, {.per_token = workers_per_token_});
         const auto restore = [&](const RankJob& job) {
           if (at_restoring_) at_restoring_();
           const auto prefix = std::span(job.tokens).first(job.origin + 1);
@@ -96,6 +96,7 @@ class EngineChainTest : public testing::Test {
   std::function<void()> at_restoring_ = {};  // of each worker, as is the next
   std::function<int(std::span<const ChunkKey>)> kept_ = {};
   Tier* workers_tier_ = nullptr;      // what they load from; outlives them
+  Seconds workers_per_token_{0};      // that each of them takes at least
   int pages_ = WorldOptions{}.pages;  // the leader's, as is the next
   const Clock* clock_ = &Clock::Real();
   EvenPlanner planner_;

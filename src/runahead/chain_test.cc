@@ -357,6 +357,24 @@ TEST(ChainTest, ARankThatRestoresForLongIsNotLost) {
   }
 }
 
+// Rank 1 waits for rank 0 at each layer. Speeds are learnt from what it says.
+TEST(ChainTest, WhatARankWaitsIsNoPartOfWhatItComputes) {
+  const ModelConfig config = TinyConfig();
+  const auto slowly = [](Ranks&, int rank, int) {
+    if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  };
+  Ranks all(config, 3, NewMemoryComms(3), slowly);
+  const TimePoint began = Clock::Real().Now();
+  {
+    ChainLeader chain(all.comm(), *all.leader().pages, all.options());
+    PageTable pages;
+    ASSERT_TRUE(all.Prefill(chain, EvenJob(config, 200, 3), &pages));
+  }
+  const RankReport& rank = all.reports()[1];
+  EXPECT_GT(rank.wait_s, 0);
+  EXPECT_LE(rank.compute_s + rank.wait_s, (Clock::Real().Now() - began).count());
+}
+
 // Links are measured between jobs, and jobs go on.
 TEST(ChainTest, LinksAreMeasuredBetweenJobs) {
   const ModelConfig config = TinyConfig();
