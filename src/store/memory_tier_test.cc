@@ -20,8 +20,8 @@ class MemoryTierTest : public testing::Test {
   void Open(int slots, int chunks) {
     tier_.reset();
     memory_.assign(slots * layout_.page_bytes() + 1, std::byte{0});  // and a rest of no use
-    tier_ = std::make_unique<MemoryTier>(
-        MemoryTierOptions{.layout = layout_, .memory = memory_, .copier = &copier_});
+    tier_ = std::make_unique<MemoryTier>(MemoryTierOptions{
+        .layout = layout_, .memory = memory_, .owner_quota_bytes = quota_, .copier = &copier_});
     for (int i = 0; i < chunks; ++i) ASSERT_TRUE(Put(i));
   }
   Status Put(size_t i) { return PutChunk(*tier_, layout_, chain_[i], ParentOf(chain_, i)); }
@@ -52,6 +52,7 @@ class MemoryTierTest : public testing::Test {
   const KvLayout layout_ = SmallLayout();
   const std::vector<ChunkKey> chain_ = Chain(10);
   FakeCopier copier_;
+  uint64_t quota_ = 0;  // of each owner
   std::vector<std::byte> memory_;
   std::unique_ptr<MemoryTier> tier_;
 };
@@ -127,10 +128,12 @@ TEST_F(MemoryTierTest, PutFailsAtOnceWhileAllSlotsAreBeingRead) {
 }
 
 TEST_F(MemoryTierTest, ASlotThatIsBeingWrittenIsNobodyElses) {
+  quota_ = 2 * layout_.page_bytes();
   Open(2, 0);
   copier_.Set({.hold_from_page = true});
-  auto first = std::async(std::launch::async, [&] { return Put(0).has_value(); });
-  auto second = std::async(std::launch::async, [&] { return Put(0).has_value(); });
+  const auto put = [&] { return PutChunk(*tier_, layout_, chain_[0], Root(), kAnn).has_value(); };
+  auto first = std::async(std::launch::async, put);
+  auto second = std::async(std::launch::async, put);
   ASSERT_TRUE(AwaitCopies(2));
   EXPECT_FALSE(Holds(0)) << "not before it can be read";
   EXPECT_EQ(Put(1).error().code, ErrorCode::kResourceExhausted);
@@ -139,6 +142,7 @@ TEST_F(MemoryTierTest, ASlotThatIsBeingWrittenIsNobodyElses) {
   EXPECT_TRUE(second.get());
   EXPECT_EQ(tier_->Stats().chunks, 1u);
   EXPECT_EQ(tier_->Stats().writes, 1u);
+  EXPECT_EQ(tier_->Owners(), (std::vector<OwnedBytes>{{kAnn, layout_.page_bytes()}}));
   EXPECT_EQ(Read(0), std::nullopt);
   EXPECT_TRUE(Put(1)) << "the slot of the one that came late is free";
   EXPECT_EQ(tier_->Stats().chunks, 2u);

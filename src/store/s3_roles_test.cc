@@ -134,6 +134,18 @@ TEST_F(S3RolesTest, AnInstanceIsAskedDirectlyWhateverTheProxy) {
   EXPECT_EQ(given_, 1);
 }
 
+// Each request would wait for it, and the endpoint bears no crowd.
+TEST_F(S3RolesTest, AnInstanceThatHasNoneIsNotAskedForEachRequest) {
+  instance_.SetFault([](const S3Seen&) { return S3Fault{.status = 404}; });
+  const auto tier = Open();
+  for (int i = 0; i < 3; ++i) {
+    const Status put = PutChunk(*tier, layout_, chain_[0], Root());
+    ASSERT_FALSE(put);
+    EXPECT_THAT(put.error().message, HasSubstr("(the instance endpoint: status 404)"));
+  }
+  EXPECT_EQ(instance_.Requests().size(), 1u);
+}
+
 TEST_F(S3RolesTest, ATokenWithALineMoreIsNone) {
   instance_.SetFault([](const S3Seen&) {
     return S3Fault{.status = 200, .body = "a token\r\nx-forwarded-for: 10.0.0.1"};

@@ -1,0 +1,60 @@
+// What a client bounds, whatever a server does; the tests of S3's stores have the rest.
+#include "store/curl_client.h"
+
+#include <gmock/gmock.h>
+
+#include <future>
+
+#include "store/s3_server_testing.h"
+
+namespace kvcake {
+namespace {
+
+using testing::HasSubstr;
+
+class CurlClientTest : public testing::Test {
+ protected:
+  using Reply = Result<CurlReply>;
+
+  std::future<Reply> Send(TimePoint until = TimePoint::max()) {
+    const auto reply = std::make_shared<std::promise<Reply>>();
+    client_->Post([=, this] {
+      client_->Send({.url = server_.endpoint() + "/bucket", .until = until, .done = [=](Reply got) {
+                       reply->set_value(std::move(got));
+                     }});
+    });
+    return reply->get_future();
+  }
+
+  S3Server server_;
+  std::unique_ptr<CurlClient> client_ = CurlClient::Open({.connections = 1}).value();
+};
+
+TEST_F(CurlClientTest, WhatWaitsForAConnectionWaitsNoLongerThanItMay) {
+  server_.SetFault([](const S3Seen&) { return S3Fault{.hangs = true}; });
+  auto before = Send();
+  const Reply late = Send(Clock::Real().Now() + Seconds(0.05)).get();
+  ASSERT_FALSE(late);
+  EXPECT_EQ(late.error().code, ErrorCode::kDeadline);
+  EXPECT_THAT(late.error().message, HasSubstr("too many requests were before it"));
+  server_.CutConnections();
+  EXPECT_FALSE(before.get());
+}
+
+TEST_F(CurlClientTest, NoMoreThanSomeHeadersAreKept) {
+  S3Fault fault{.status = 200, .body = "a body"};
+  server_.SetFault([&](const S3Seen&) { return fault; });
+  for (int i = 0; i < 300; ++i) fault.headers["x-" + std::to_string(i)] = "a value";
+  EXPECT_EQ(Send().get()->headers.size(), 256u);
+  fault.headers.clear();
+  for (int i = 0; i < 10; ++i) fault.headers["x-" + std::to_string(i)] = std::string(10000, 'v');
+  const Reply reply = Send().get();
+  EXPECT_EQ(reply->text, "a body");
+  size_t bytes = 0;
+  for (const auto& [name, value] : reply->headers) bytes += name.size() + value.size();
+  EXPECT_GT(bytes, 50'000u);
+  EXPECT_LE(bytes, 64u << 10);
+}
+
+}  // namespace
+}  // namespace kvcake
