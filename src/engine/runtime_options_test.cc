@@ -1,8 +1,10 @@
 // Whether what a Runtime is told comes to the parts that it is made of; runtime_test.cc has more.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <nlohmann/json.hpp>
 
 #include "base/temp_dir_testing.h"
@@ -10,7 +12,6 @@
 #include "engine/runtime.h"
 #include "io/syncs_testing.h"
 #include "store/log_testing.h"
-#include "store/tier_testing.h"
 
 namespace kvcake {
 namespace {
@@ -82,19 +83,19 @@ TEST_F(RuntimeOptionsTest, WhatIsNotKeptAfterAllIsNoLongerClaimedWhereItWas) {
   Answer();  // what computing costs is known then
   const uint64_t dropped = runtime_->engine().write_stats().dropped_full;
   ASSERT_TRUE(runtime_->engine().Answer(Ask(kAskedTokens, 1, 2)));
+  runtime_->engine().FlushStore();
   EXPECT_GT(runtime_->engine().write_stats().dropped_full, dropped);
-  int claims = 0;
-  bool was_there = false;
-  const auto count = [&] {
-    claims = 0;
-    for (const auto& entry : std::filesystem::recursive_directory_iterator(shared)) {
-      was_there |= entry.path().filename() == "claims";
-      claims += entry.path().parent_path().filename() == "claims";
-    }
-    return claims;
+  const ChunkKey last =
+      ChunkKeys(runtime_->model().identity().Root(), Prompt(kChunk, 3), kChunk)[0];
+  std::promise<void> claimed;
+  ASSERT_TRUE(runtime_->stores()[1]->Claim(
+      {.keys = {last}, .done = [&](const auto&) { claimed.set_value(); }}));
+  claimed.get_future().get();  // after all that was given back
+  const std::filesystem::recursive_directory_iterator all(shared);
+  const auto is_claim = [](const auto& entry) {
+    return entry.path().parent_path().filename() == "claims";
   };
-  EXPECT_TRUE(testing_util::Eventually([&] { return count() == 0; })) << claims;
-  EXPECT_TRUE(was_there);
+  EXPECT_EQ(std::count_if(begin(all), end(all), is_claim), 1);
 }
 
 // The model's pages are so large that none is made, nor used.
