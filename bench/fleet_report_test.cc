@@ -79,15 +79,53 @@ TEST(FleetReport, NoMoreThanAllThatWasComputedAgainWasStoredMeanwhile) {
   }
 }
 
-TEST(FleetReport, RowsHaveTheirNamesInJson) {
-  const nlohmann::ordered_json row = ToJson(Rows(0.79, 0.01)[2]);
-  for (const char* name : {"servers", "store", "balance", "hit_share", "computed_twice",
-                           "ttft_p50_s", "ttft_p95_s", "requests_per_s"}) {
-    EXPECT_TRUE(row.contains(name)) << name;
-  }
-  EXPECT_EQ(row["computed_twice"], 0.01);
-  EXPECT_EQ(ToJson(JoinRow{.cached_share = 0.9})["cached_share"], 0.9);
-  EXPECT_EQ(ToJson(KillRow{.lost = 4})["lost"], 4);
+// No two figures of a row are the same.
+TEST(FleetReport, EachFigureIsInItsPlaceAndByItsName) {
+  const FleetRow row{.servers = 3,
+                     .store = "redis",
+                     .balance = "prefix",
+                     .hit_share = 0.75,
+                     .computed_twice = 0.125,
+                     .ttft_p50_s = 0.5,
+                     .ttft_p95_s = 2,
+                     .requests_per_s = 7,
+                     .computed = 130,
+                     .distinct = 110,
+                     .written_twice = 9};
+  EXPECT_EQ(
+      FleetLine(row),
+      "      3 redis  prefix         0.750          12.5%      0.500      2.000       7.00\n");
+  EXPECT_EQ(ToJson(row), nlohmann::ordered_json::parse(R"({
+      "servers": 3, "store": "redis", "balance": "prefix", "hit_share": 0.75,
+      "computed_twice": 0.125, "ttft_p50_s": 0.5, "ttft_p95_s": 2.0, "requests_per_s": 7.0,
+      "chunks_computed": 130.0, "chunks_distinct": 110.0, "chunks_written_twice": 9.0})"));
+  const JoinRow join{.servers = 3,
+                     .requests = 5,
+                     .prompt_tokens = 12000,
+                     .cached_share = 0.875,
+                     .possible_share = 0.9375,
+                     .chunks_loaded = 90};
+  EXPECT_EQ(JoinLine(join),
+            "a server joins 3: 5 requests, 0.875 of their 12000 prompt tokens cached (there: "
+            "0.938), 90 chunks loaded\n");
+  EXPECT_EQ(ToJson(join), nlohmann::ordered_json::parse(R"({
+      "servers": 3, "requests": 5.0, "prompt_tokens": 12000.0, "cached_share": 0.875,
+      "possible_share": 0.9375, "chunks_loaded": 90.0})"));
+  const KillRow kill{.servers = 3,
+                     .requests = 40,
+                     .running = 8,
+                     .lost = 7,
+                     .lost_elsewhere = 1,
+                     .answered = 6,
+                     .cached_share = 0.875,
+                     .possible_share = 0.9375,
+                     .chunks_loaded = 60};
+  EXPECT_EQ(KillLine(kill),
+            "kill -9 of one of 3, which had 8 of 40 requests: 7 lost (1 elsewhere), 6 answered "
+            "when asked again, 0.875 of their prompts cached (there: 0.938), 60 chunks loaded\n");
+  EXPECT_EQ(ToJson(kill), nlohmann::ordered_json::parse(R"({
+      "servers": 3, "requests": 40, "running": 8, "lost": 7, "lost_elsewhere": 1, "answered": 6,
+      "cached_share": 0.875, "possible_share": 0.9375, "chunks_loaded": 60.0})"));
 }
 
 TEST(JoinRow, FailsWhereTheStoreGaveLittle) {
