@@ -1,6 +1,8 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -168,19 +170,49 @@ TEST(SimulateTest, TracesFromFilesReplaceTheRandomOnes) {
 TEST(PapersTest, NoCellLosesToALaneAlone) {
   const TempDir dir;
   const std::string source = SourceDir(), json = dir.path() + "/papers.json";
-  ASSERT_TRUE(RunPapers({.tables = source + "/bench/papers",
-                         .profiles = source + "/bench/profiles",
-                         .json = json})
-                  .has_value());
+  testing::internal::CaptureStdout();
+  const Status ran = RunPapers(
+      {.tables = source + "/bench/papers", .profiles = source + "/bench/profiles", .json = json});
+  const std::string printed = testing::internal::GetCapturedStdout();
+  ASSERT_TRUE(ran) << ran.error().message;
   std::ifstream in(json);
   const auto cells = nlohmann::json::parse(in);
   EXPECT_EQ(cells.size(), 60u + 12 + 64 + 24 + 12);
+  int slower = 0;
   for (const auto& cell : cells) {
     EXPECT_GE(cell["cake"]["x_io"], 0.99) << cell;
     EXPECT_GE(cell["cake"]["x_compute"], 0.99) << cell;
     EXPECT_GE(cell["efficiency"], 0.97) << cell;
     EXPECT_LE(cell["efficiency"], 1.0001) << cell;
+    // Either lane alone takes as long as the paper's did, within what its profiles fit: so the
+    // lengths, links, shares and bits are those of the cell, and no lane is the other.
+    const auto ratio = [&](const char* of) {
+      return cell[of]["x_io"].get<double>() / cell[of]["x_compute"].get<double>();
+    };
+    EXPECT_NEAR(std::log(ratio("cake") / ratio("paper")), 0, std::log(1.4)) << cell;
+    EXPECT_NEAR(ratio("published"), ratio("cake"), 1e-6 * ratio("cake")) << cell;
+    slower += cell["published"]["x_io"] < 0.9 * cell["cake"]["x_io"].get<double>();
   }
+  for (int table = 3; table <= 7; ++table) {
+    std::string line;
+    for (const char* of : {"paper", "published", "cake"}) {
+      double sum = 0, most = 0, against = 0;
+      int count = 0;
+      for (const auto& cell : cells) {
+        if (cell["table"] != table) continue;
+        const double io = 1 / cell[of]["x_io"].get<double>();
+        const double compute = 1 / cell[of]["x_compute"].get<double>();
+        ++count;
+        sum += io + compute;
+        most = std::max(most, io + compute);
+        against = std::max({against, io, compute});
+      }
+      line += fmt::format(" | {:>5.2f} {:>5.2f} {:>6.3f}x", sum / count, most, against);
+    }
+    EXPECT_THAT(printed, testing::HasSubstr(line)) << "table " << table;
+  }
+  EXPECT_GT(slower, 0) << "as published it loses somewhere";
+  EXPECT_EQ(cells[0]["paper"], nlohmann::json::parse(R"({"x_io": 1.87, "x_compute": 2.18})"));
 }
 
 TEST(SimulateTest, PercentilesAreOfTheSortedValues) {
