@@ -1,4 +1,6 @@
 """Profiles from measured slices, and what tools/gpu_check hands back."""
+import contextlib
+import io
 import json
 import pathlib
 import subprocess
@@ -65,6 +67,56 @@ class ResultsTest(unittest.TestCase):
         self.assertLess(abs(near["ratio"] - 1), 0.1)
         # Two lanes of a paper's table: 1/x_io + 1/x_compute is about 1.
         self.assertLess(abs(near["overlap"] - 1), 0.3)
+        # Loading alone took 1.87 times as long as Cake, and computing 2.18 times.
+        first = cells[0]
+        self.assertEqual((first["table"], first["gbps"]), (3, "7"))
+        self.assertAlmostEqual(first["ratio"], 1.87 / 2.18)
+        self.assertAlmostEqual(first["overlap"], 1 / 1.87 + 1 / 2.18)
+        self.assertAlmostEqual(first["against_better"], 1 / 1.87)
+        for ratio in (0.1, 0.5, 3, 20):
+            near = gpu_results.nearest(cells, ratio)["ratio"]
+            apart = max(near / ratio, ratio / near)
+            for cell in cells:
+                self.assertLessEqual(apart, max(cell["ratio"] / ratio, ratio / cell["ratio"]))
+
+    def test_the_tables_have_each_figure_in_its_place(self):
+        def printed(of, what):
+            out = io.StringIO()
+            with contextlib.redirect_stdout(out):
+                of(what)
+            return out.getvalue().splitlines()
+
+        speeds = printed(gpu_results.print_speeds, {
+            "prefill": [{"model": "m", "tokens": 512, "tok_per_s": 1000.4, "share_of_peak": 0.725}],
+            "transformers": {"rows": [
+                {"model": "m", "tokens": 512, "kvcake_over_this": 1.25},
+                {"model": "m", "tokens": 1024, "kvcake_over_this": None}]},
+            "decode": [{"measure": "decode", "model": "m", "sequences": 4, "tok_per_s": 90,
+                        "share_of_roofline": 0.875, "limit": "memory"},
+                       {"measure": "mixed", "model": "m"}],
+            "load": [{"op": "read", "chunk_bytes": 4 << 20, "bytes_per_s": 3e9,
+                      "fio_bytes_per_s": 4e9},
+                     {"op": "to device", "chunk_bytes": 1 << 20, "bytes_per_s": 2e9,
+                      "plain_bytes_per_s": 1e9},
+                     {"op": "beside", "bytes_per_s": 1e9, "source": "the disk",
+                      "slowdown": 1.04}]})
+        self.assertEqual(speeds, [
+            "prefill m 512: 1000 tokens/s, 72.5% of the matmul rate (goal 70%)",
+            "prefill m 512: 1.25 x transformers (goal 1.2)",
+            "decode m batch 4: 90 tokens/s, 87.5% of the bound by memory (goal 85%)",
+            "read 4 MiB: 3.00 GB/s, 75.0% of fio", "to device 1 MiB: 2.00 GB/s, 200.0% of plain",
+            "a slice beside loads from the disk: 1.040 times as long (goal below 1.05)"])
+        row = {"model": "m", "context": 8192, "compute_share": 1, "link_gbit": 7, "policy": "cake",
+               "ratio": 1.87 / 2.18, "ttft_s": 2, "efficiency": 0.75, "against_better": 0.5,
+               "overlap": 1.125}
+        lines = printed(gpu_results.print_cake, [
+            row, {**row, "policy": "load", "efficiency": 0.1},
+            {**row, "efficiency": 0.5, "against_better": 0.875}])
+        self.assertEqual(len(lines), 4)
+        self.assertEqual(lines[1].split(), ["m", "8192", "1", "7", "0.858", "2.000", "0.750",
+                                            "0.50", "1.12", "|", "0.858", "0.53", "0.99"])
+        self.assertEqual(lines[3], "bound/cake: mean 0.625 (goal 0.95), least 0.500 (0.90); most of "
+                                   "the better lane 0.875 (1.02)")
 
 
 if __name__ == "__main__":
