@@ -286,6 +286,10 @@ class MisbehaviourTest(unittest.TestCase):
         self.assertTrue(prompts[0].startswith("System prompt."))
         self.assertTrue(prompts[1].startswith(prompts[0] + "<0><0>\n\nQuestion 2 of user 0."))
         self.assertTrue(prompts[2].startswith(prompts[1] + "<1><1>\n\nQuestion 3 of user 0."))
+        for before, request in zip(run.json["requests"], run.json["requests"][1:]):
+            self.assertGreaterEqual(request["due_s"], before["end_s"], "nobody asks before")
+        # A system prompt of 20, questions of 10, and the answers of 2 that came between them.
+        self.assertEqual(run.json["mean_prompt_tokens_asked"], (30 + 42 + 54) / 3)
 
     def test_a_round_that_fails_ends_its_conversation(self):
         def answer(handler, body, number):
@@ -310,6 +314,22 @@ class MisbehaviourTest(unittest.TestCase):
                       'run, "goodgood" cold', run.out)
         self.assertIn("1 of 3 answers are not what the server answers cold", run.err)
         self.assertEqual([d["request"] for d in run.json["differences"]], [1])
+
+    def test_what_is_not_answered_cold_is_told(self):
+        def answer(handler, body, number):
+            if "cache_salt" in body and number == 4:
+                return handler.reply(500, {"error": "broken"})
+            return handler.stream(good(body))
+
+        run = Run(self.fake(answer).url, *FEW, "--num-prompts", "3", "--max-concurrency", "1",
+                  "--check")
+        self.assertEqual(run.code, 1)
+        self.assertIn("request 1 (conversation 1, round 0) was not answered cold: HTTP 500: status "
+                      "500: broken", run.out)
+        self.assertIn("1 of 3 answers are not what the server answers cold", run.err)
+        (difference,) = run.json["differences"]
+        self.assertEqual((difference["request"], difference["error"], difference["run"]),
+                         (1, "HTTP 500: status 500: broken", "goodgood"))
 
     def test_cold_runs_are_apart_from_each_other(self):
         for models, own in (({"owned_by": "kvcake"}, {"kvcake": {"policy": "compute",
