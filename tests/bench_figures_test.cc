@@ -2,7 +2,6 @@
 #include <fmt/core.h>
 
 #include <cmath>
-#include <map>
 #include <set>
 
 #include "tests/cli_testing.h"
@@ -56,7 +55,6 @@ TEST_F(BenchFiguresTest, TtftComparesTheRunsOfEachCell) {
       dir_);
   double sum = 0, least = 1e9;
   std::vector<json> cakes;
-  std::map<double, double> least_compute_s;  // by share
   for (size_t i = 0; i < rows.size();) {
     const json& compute = rows[i++];
     ASSERT_EQ(compute["policy"], "compute");
@@ -75,8 +73,6 @@ TEST_F(BenchFiguresTest, TtftComparesTheRunsOfEachCell) {
     }
     const double load_s = Of(cake, "load_s"), cake_s = Of(cake, "ttft_s");
     const double compute_s = Of(compute, "ttft_s");
-    double& least_s = least_compute_s.try_emplace(Of(compute, "compute_share"), 1e9).first->second;
-    least_s = std::min(least_s, compute_s);
     if (ran) {
       EXPECT_EQ(cake["load_s"], load["ttft_s"]);
     }
@@ -115,26 +111,10 @@ TEST_F(BenchFiguresTest, TtftComparesTheRunsOfEachCell) {
     }
   }
   EXPECT_EQ(cells, expected) << "variants one at a time";
-  // Of an eighth of each step a prompt takes many times as many steps: here the least of each four.
-  EXPECT_GT(least_compute_s[0.125], 2 * least_compute_s[1]);
   const auto count = static_cast<double>(cakes.size());
   EXPECT_THAT(printed_, HasSubstr(fmt::format("\n    1024 {:>6} {:>8.3f} {:>7.3f} ", count,
                                               sum / count, least)));
   EXPECT_THAT(printed_, HasSubstr(fmt::format("least efficient:\n  {:.3f} (", least)));
-}
-
-// Random weights leave tokens close: what a codec loses changes an answer of the tiny model.
-// Loading alone is run at this ratio, so all of a prompt goes through the codec.
-TEST_F(BenchFiguresTest, TtftCountsAnswersThatAreNotThoseOfComputing) {
-  const json rows = OfTiny(
-      "ttft --context 512 1024 --ratios 0.5 --latencies 0 --present 1 "
-      "--no-published --kv-codec int8 --svg '' --dir " +
-      dir_);
-  int others = 0;
-  for (const json& row : rows) others += row.value("other_answers", 0);
-  EXPECT_GT(others, 0);
-  EXPECT_THAT(printed_,
-              HasSubstr(fmt::format("{} runs answered otherwise than computing did", others)));
 }
 
 TEST_F(BenchFiguresTest, ChangesCompareTheRunsOfEachRow) {
@@ -392,7 +372,7 @@ TEST_F(BenchFiguresTest, OutagesAreHeldAgainstTheSamePolicyWithoutThem) {
     EXPECT_EQ(row["policy"], policies[i % 3]);
     EXPECT_EQ(row["requests"], 4);
     EXPECT_LE(Of(row, "ttft_s_p50"), Of(row, "ttft_s_p95"));
-    // Of four values both are the largest.
+    // The largest of four values is both.
     EXPECT_EQ(row["ttft_s_p95"], row["ttft_s_p99"]);
     const double times = Of(row, "ttft_s_p99") / Of(rows[i % 3], "ttft_s_p99");
     ExpectSame(Of(row, "p99_to_without"), times, row.dump());

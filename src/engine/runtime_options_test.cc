@@ -7,11 +7,11 @@
 #include <future>
 #include <nlohmann/json.hpp>
 
+#include "base/log_testing.h"
 #include "base/temp_dir_testing.h"
 #include "engine/engine_testing.h"
 #include "engine/runtime.h"
 #include "io/syncs_testing.h"
-#include "store/log_testing.h"
 
 namespace kvcake {
 namespace {
@@ -69,7 +69,7 @@ TEST_F(RuntimeOptionsTest, NoMorePagesWaitToBeWrittenThanMay) {
   EXPECT_EQ(stats.dropped_full + stats.written, uint64_t{kAskedChunks});
 }
 
-// Of two directories the second is where chunks are claimed. What the queue drops is not to be
+// The second of two directories is where chunks are claimed. What the queue drops is not to be
 // waited for there.
 TEST_F(RuntimeOptionsTest, WhatIsNotKeptAfterAllIsNoLongerClaimedWhereItWas) {
   const std::string shared = dir_.path() + "/shared";

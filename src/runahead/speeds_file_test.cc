@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
 #include <filesystem>
 #include <thread>
 
@@ -15,19 +14,14 @@
 namespace kvcake {
 namespace {
 
-// Counts the files that were begun, and holds them up while it is told to.
+// Counts the files that were begun.
 class CountedFileSystem : public FaultyFileSystem {
  public:
   CountedFileSystem() : FaultyFileSystem(FileSystem::Real(), 1) {}
   std::atomic<int> begun = 0;
-  std::atomic<bool> held = false;
 
   Result<std::unique_ptr<File>> Create(const std::string& path, bool direct) override {
     ++begun;
-    if (held) {
-      held.wait(true);
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // behind who has let it go
-    }
     return FaultyFileSystem::Create(path, direct);
   }
 };
@@ -63,17 +57,6 @@ TEST_F(SpeedsFileTest, ThatTheyAreNotKeptIsSaidOnceAndAgainWhenTheyWere) {
     SaveAgainAndAgain();
   }
   EXPECT_EQ(file_->Load(), (std::vector<double>{1, 0.5}));
-}
-
-TEST_F(SpeedsFileTest, WhatIsBeingWrittenAtTheEndIsKept) {
-  fs_.held = true;
-  file_->Save({1, 0.25});
-  while (fs_.begun == 0) std::this_thread::yield();
-  file_->Save({1, 0.75});
-  fs_.held = false;
-  fs_.held.notify_all();
-  file_.reset();
-  EXPECT_EQ(SpeedsFile(dir_ + "/ranks.json", fs_).Load(), (std::vector<double>{1, 0.75}));
 }
 
 TEST_F(SpeedsFileTest, ADirectoryThatHasGoneIsNoFault) {
