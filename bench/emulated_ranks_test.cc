@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "bench/emulated_ranks_testing.h"
 #include "bench/harness.h"
 #include "bench/runahead_cell.h"
 #include "runahead/chain_model.h"
@@ -9,18 +10,7 @@
 namespace kvcake::bench {
 namespace {
 
-EmulatedRanksOptions Options() {
-  return {.profile = {.name = "small",
-                      .layers = 4,
-                      .kv_bytes_per_token = 1 << 16,
-                      .max_positions = 4096,
-                      .attention = EmulatedProfile::Attention::kDense,
-                      .b = 5e-6,
-                      .a = 1e-9},
-          .ranks = 3,
-          .link = {.alpha_s = 100e-6, .bytes_per_s = 10e9},
-          .tokens_max = 4096};
-}
+EmulatedRanksOptions Options() { return SmallRanks(/*ranks=*/3, /*link_bytes_per_s=*/10e9); }
 
 // Sleeps and links are never early: what is measured is at least what it stands for.
 TEST(EmulatedRanksTest, SlowMotionIsReportedAtFullSpeed) {

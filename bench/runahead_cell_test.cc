@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "bench/emulated_ranks.h"
+#include "bench/emulated_ranks_testing.h"
 #include "bench/harness.h"
 
 namespace kvcake::bench {
@@ -76,17 +76,7 @@ TEST(RunaheadCellTest, TheBaselinesAreEvenParts) {
 // is sent but by one process. Links are never early: what is sent takes its time.
 TEST(RunaheadCellTest, ACellMeasuresEveryMethodAndItsBound) {
   constexpr int kTokens = 1024;
-  EmulatedRanksOptions options{.profile = {.name = "small",
-                                           .layers = 4,
-                                           .kv_bytes_per_token = 1 << 16,
-                                           .max_positions = 4096,
-                                           .attention = EmulatedProfile::Attention::kDense,
-                                           .b = 5e-6,
-                                           .a = 1e-9},
-                               .ranks = 2,
-                               .link = {.alpha_s = 100e-6, .bytes_per_s = 1e9},
-                               .tokens_max = 4096};
-  EmulatedRanks ranks(options);
+  EmulatedRanks ranks(SmallRanks(/*ranks=*/2, /*link_bytes_per_s=*/1e9));
   const auto prompt = RandomPrompt(kTokens, ranks.trial().vocab_size(), 1);
   const auto results =
       MeasureCell(ranks.trial(), PlansWith(Halves()), prompt, {.repeats = 2, .bound_repeats = 1});

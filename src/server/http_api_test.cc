@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/source_dir_testing.h"
+#include "server/demo_runtime_testing.h"
 
 namespace kvcake {
 namespace {
@@ -72,12 +72,7 @@ class HttpApiTest : public testing::Test {
   const HttpRequest ask_{
       .method = "POST", .path = "/v1/completions", .content_type = "application/json"};
   const HttpRequest scrape_{.method = "GET", .path = "/metrics"};
-  const std::unique_ptr<Runtime> runtime_ =
-      Runtime::Create({.model_dir = SourceDir() + "/models/demo",
-                       .ram_capacity_bytes = 8 << 20,
-                       .threads = 1,
-                       .keep_costs = false})
-          .value();
+  const std::unique_ptr<Runtime> runtime_ = testing_util::DemoRuntime();
   const std::string traces_dir_ = testing::TempDir() + "kvcake-api-" + std::to_string(getpid());
   std::unique_ptr<TraceFiles> traces_ = TraceFiles::Open(traces_dir_, 8).value();
   EngineLoop loop_{runtime_->engine(), runtime_->restorer(), {.jobs_max = 4}};

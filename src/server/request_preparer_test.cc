@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/source_dir_testing.h"
+#include "server/demo_runtime_testing.h"
 
 namespace kvcake {
 namespace {
@@ -21,12 +21,7 @@ class RequestPreparerTest : public testing::Test {
     return prepared ? *std::move(prepared) : PreparedRequest();
   }
 
-  const std::unique_ptr<Runtime> runtime_ =
-      Runtime::Create({.model_dir = SourceDir() + "/models/demo",
-                       .ram_capacity_bytes = 8 << 20,
-                       .threads = 1,
-                       .keep_costs = false})
-          .value();
+  const std::unique_ptr<Runtime> runtime_ = testing_util::DemoRuntime();
 };
 
 // The words that calls stand between are special tokens of these families' models.

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/source_dir_testing.h"
+#include "server/demo_runtime_testing.h"
 #include "store/slow_tiers_testing.h"
 #include "store/tier_testing.h"
 
@@ -112,12 +112,7 @@ class ServerMetricsTextTest : public testing::Test {
                 HasSubstr("\n" + name + "{model_name=\"m\"" + labels + "} " + value + "\n"));
   }
 
-  const std::unique_ptr<Runtime> runtime_ =
-      Runtime::Create({.model_dir = SourceDir() + "/models/demo",
-                       .ram_capacity_bytes = 8 << 20,
-                       .threads = 1,
-                       .keep_costs = false})
-          .value();
+  const std::unique_ptr<Runtime> runtime_ = testing_util::DemoRuntime();
   ServerMetrics metrics_{"ram", {}};
 };
 
