@@ -132,20 +132,22 @@ class Server:
                 self.metric("kvcake_pages", state="referenced") == 0)
 
     def stop(self):
-        """SIGTERM; the exit code. No sanitizer had anything to say."""
+        """SIGTERM; the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(WAIT_S)
-        assert not SANITIZER_REPORT.search(self.log()), self.log()
         self.kill()
         return code
 
     def kill(self):
-        """Without a word, if it still runs; what it had on disk goes too."""
+        """Without a word, if it still runs; what it had on disk goes too. No sanitizer had anything
+        to say."""
         atexit.unregister(self.kill)
         self.process.kill()
         self.process.wait()
+        log = self.log() if self.log_path.exists() else ""
         self.dir.cleanup()
+        assert not SANITIZER_REPORT.search(log), log
 
 
 class OwnServersTest(unittest.TestCase):
