@@ -84,6 +84,7 @@ Result<std::unique_ptr<PagePool>> PagePool::Create(const KvLayout& layout, uint6
       std::clamp<uint64_t>(memory.segment_bytes_max / page_bytes, 1, pages);
   std::unique_ptr<PagePool> pool(new PagePool(layout, std::move(memory), per_segment, pages));
   RETURN_IF_ERROR(pool->AllocateSegments());
+  pool->FreeAllPages();
   return pool;
 }
 
@@ -92,14 +93,7 @@ PagePool::PagePool(const KvLayout& layout, PageMemory memory, uint64_t pages_per
     : layout_(layout),
       memory_(std::move(memory)),
       pages_per_segment_(pages_per_segment),
-      pages_(pages),
-      states_(pages) {
-  free_.reserve(pages);
-  for (uint64_t page = pages; page-- > 0;) {
-    free_.push_back(static_cast<PageId>(page));
-    states_[page].lru = idle_.insert(idle_.end(), static_cast<PageId>(page));
-  }
-}
+      pages_(pages) {}
 
 Status PagePool::AllocateSegments() {
   for (uint64_t made = 0; made < pages(); made += pages_per_segment_) {
@@ -112,6 +106,16 @@ Status PagePool::AllocateSegments() {
                                                    memory_.populate);
   }
   return {};
+}
+
+void PagePool::FreeAllPages() {
+  const MutexLock lock(mutex_);
+  states_.resize(pages_);
+  free_.reserve(pages_);
+  for (uint64_t page = pages_; page-- > 0;) {
+    free_.push_back(static_cast<PageId>(page));
+    states_[page].lru = idle_.insert(idle_.end(), static_cast<PageId>(page));
+  }
 }
 
 PagePool::~PagePool() {

@@ -158,6 +158,7 @@ class PagePool {
 
   PagePool(const KvLayout& layout, PageMemory memory, uint64_t pages_per_segment, uint64_t pages);
   Status AllocateSegments();
+  void FreeAllPages() EXCLUDES(mutex_);  // once there is memory for them
   void Reference(PageId page) EXCLUDES(mutex_);
   void Release(PageId page) EXCLUDES(mutex_);
   PageHandle AdoptLocked(PageId page) REQUIRES(mutex_);

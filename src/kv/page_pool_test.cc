@@ -34,6 +34,14 @@ TEST(PagePoolTest, RefusesACapacityThatHoldsNoPage) {
   EXPECT_NE(pool.error().message.find("--ram-capacity"), std::string::npos);
 }
 
+TEST(PagePoolTest, SaysThatThereIsNoRoomForPagesBeforeItCountsThem) {
+  PageMemory none = PageMemory::Host();
+  none.allocate = [](uint64_t) { return Fail(ErrorCode::kResourceExhausted, "no room"); };
+  auto pool = PagePool::Create(kLayout, uint64_t{1} << 62, none);
+  ASSERT_FALSE(pool);
+  EXPECT_EQ(pool.error().message, "no room");
+}
+
 TEST(PagePoolTest, PagesAreAlignedDisjointAndLandInThemselves) {
   auto pool = MakePool(5);
   std::vector<PageHandle> pages;
