@@ -276,7 +276,6 @@ void DiskRoom::Shrink() {
 
 void DiskRoom::KeepSpaceFree() {
   space_.Refresh();
-  uint64_t free = space_.free_bytes().value_or(0);
   EvictInBatches(
       [&](const Attempt& attempt) {
         mutex_.AssertHeld();
@@ -284,15 +283,13 @@ void DiskRoom::KeepSpaceFree() {
         return wanted ? FirstToGo(kNobody, 0, attempt) : std::nullopt;
       },
       [&](uint64_t removed) {
+        // What was removed and written here is counted in it.
+        const uint64_t expected = space_.free_bytes().value_or(0);
         space_.Refresh();
-        const uint64_t free_now = space_.free_bytes().value_or(0);
+        const uint64_t free = space_.free_bytes().value_or(0);
         MutexLock lock(mutex_);
-        if (free_now < free + removed / 2) {
-          useless_.Useless(Clock::Real().Now());
-        } else {
-          useless_.Useful();
-        }
-        free = free_now;
+        useless_.Note(removed, static_cast<int64_t>(expected - free),
+                      kBatchFiles * context_.file_bytes_max(), Clock::Real().Now());
       });
 }
 

@@ -73,6 +73,22 @@ TEST_F(FreeSpaceTest, WhereEvictingFreesNothingItIsNotGoneOnWith) {
   ASSERT_TRUE(room_->MakeRoom(page_)) << "new chunks take the place of old ones";
 }
 
+TEST_F(FreeSpaceTest, WhatIsWrittenHereMeanwhileIsNoReasonToGiveUp) {
+  for (const ChunkKey& key : Chain(40, 7)) {
+    WriteFile(StoreDir(options_.dir).ChunkPath({Root(), key}), page_, 500);
+  }
+  room_->ScanFirst();
+  fs_.before_remove = [&](const std::string&) {
+    if (Stats().evicted < 20) {
+      room_->NoteWritten(page_, /*after_freeing=*/false);
+    } else {
+      SetFree(++free_);
+    }
+  };
+  room_->Shrink();
+  EXPECT_EQ(Stats().evicted, 22u);
+}
+
 TEST_F(FreeSpaceTest, WhereEvictingFreesNothingAnyMoreItIsNotGoneOnWith) {
   for (const ChunkKey& key : Chain(60, 7)) {
     WriteFile(StoreDir(options_.dir).ChunkPath({Root(), key}), page_, 500);

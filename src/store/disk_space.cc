@@ -23,6 +23,19 @@ uint64_t DiskSpace::Missing(uint64_t bytes) const {
   return static_cast<uint64_t>(std::max<int64_t>(keep_ + static_cast<int64_t>(bytes) - free_, 0));
 }
 
+void UselessEvictions::Note(uint64_t removed, int64_t lost, uint64_t enough, TimePoint now) {
+  removed_ += removed;
+  lost_ += lost;
+  if (removed_ < enough) return;
+  if (2 * lost_ > static_cast<int64_t>(removed_)) {
+    Useless(now);
+  } else {
+    Useful();
+  }
+  removed_ = 0;
+  lost_ = 0;
+}
+
 void UselessEvictions::Useless(TimePoint now) {
   again_ = now + pause_;
   pause_ = std::min(2 * pause_, kLongest);

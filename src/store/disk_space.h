@@ -37,16 +37,21 @@ class DiskSpace {
 // removed is kept by a snapshot: each time after twice as long.
 class UselessEvictions {
  public:
-  static constexpr Seconds kShortest{10};  // longer than a burst of writes
+  static constexpr Seconds kShortest{10};  // longer than a burst of others' writes
   static constexpr Seconds kLongest{640};
 
   bool MayEvict(TimePoint now) const { return now >= again_; }
+  // So many bytes were removed, and `lost` fewer are free than there would be with them. They are
+  // judged once `enough` were removed: writes under way blur what a few files have left.
+  void Note(uint64_t removed, int64_t lost, uint64_t enough, TimePoint now);
   void Useless(TimePoint now);
   void Useful() { pause_ = kShortest; }
 
  private:
   Seconds pause_ = kShortest;
   TimePoint again_{};
+  uint64_t removed_ = 0;  // not judged yet
+  int64_t lost_ = 0;
 };
 
 }  // namespace kvcake

@@ -51,6 +51,22 @@ TEST_F(DiskSpaceTest, NothingIsMissedWhereNothingIsToStayFree) {
   EXPECT_EQ(space.free_bytes(), 300u);
 }
 
+TEST(UselessEvictionsTest, AreThoseThatFreeLessThanHalfOfWhatIsRemoved) {
+  constexpr TimePoint kNow{Seconds(5)};
+  const auto may_evict = [&](std::vector<std::pair<uint64_t, int64_t>> removed_and_lost) {
+    UselessEvictions evictions;
+    for (const auto& [removed, lost] : removed_and_lost) evictions.Note(removed, lost, 100, kNow);
+    return evictions.MayEvict(kNow);
+  };
+  EXPECT_TRUE(may_evict({{100, 50}}));
+  EXPECT_FALSE(may_evict({{100, 51}}));
+  EXPECT_TRUE(may_evict({{99, 99}})) << "too little to tell";
+  EXPECT_FALSE(may_evict({{60, 60}, {40, 0}}));
+  EXPECT_TRUE(may_evict({{60, 60}, {40, -20}})) << "a write that had been on its way";
+  EXPECT_TRUE(may_evict({{100, 0}, {60, 60}})) << "what was judged is not judged again";
+  EXPECT_FALSE(may_evict({{100, 100}, {100, 0}})) << "nor is it forgotten";
+}
+
 TEST(UselessEvictionsTest, AreTriedAgainAfterLongerAndLonger) {
   UselessEvictions evictions;
   TimePoint now{Seconds(5)};

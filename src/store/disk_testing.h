@@ -56,10 +56,11 @@ class HookedFileSystem : public FaultyFileSystem {
     return FaultyFileSystem::TryLock(path);
   }
   Result<SpaceInfo> Space(const std::string& path) override {
+    if (before_space) before_space(path);
     return space ? *space : FaultyFileSystem::Space(path);
   }
 
-  Hook before_list, after_list, before_create, before_remove, before_lock;
+  Hook before_list, after_list, before_create, before_remove, before_lock, before_space;
   std::optional<Result<SpaceInfo>> space;  // in the place of the real one
   std::atomic<int> touches = 0;
   bool keeps_times = true;  // else a Touch changes nothing

@@ -6,8 +6,10 @@
 namespace kvcake {
 namespace {
 
-constexpr double kUpkeepShare = 0.02;   // of a core, at most
-constexpr double kOverfullShare = 0.3;  // while there is more than may be
+// Of a core, at most.
+constexpr double kScanShare = 0.02;
+constexpr double kOverfullScanShare = 0.3;  // while there is more than may be
+constexpr double kRoomShare = 0.3;
 
 }  // namespace
 
@@ -45,14 +47,25 @@ void DiskUpkeep::RunFirst() {
 
 void DiskUpkeep::Run() {
   if (stop_) return;
+  if (IsScanDue()) Scan();
   const TimePoint began = Clock::Real().Now();
-  room_.Refresh();
   room_.Expire();
   room_.Shrink();
   const TimePoint now = Clock::Real().Now();
-  const double share = room_.IsOverfull() ? kOverfullShare : kUpkeepShare;
-  const Seconds pause = std::max(context_.options.upkeep_interval, (now - began) / share);
+  const Seconds pause = std::max(context_.options.upkeep_interval, (now - began) / kRoomShare);
   thread_.At(now + pause, [this] { Run(); });
+}
+
+bool DiskUpkeep::IsScanDue() const {
+  const double share = room_.IsOverfull() ? kOverfullScanShare : kScanShare;
+  return scan_clock_.Now() >= scan_ended_ + scan_took_ / share;
+}
+
+void DiskUpkeep::Scan() {
+  const TimePoint began = scan_clock_.Now();
+  room_.Refresh();
+  scan_ended_ = scan_clock_.Now();
+  scan_took_ = scan_ended_ - began;
 }
 
 }  // namespace kvcake

@@ -19,8 +19,9 @@ namespace kvcake {
 // blocks.
 class DiskUpkeep {
  public:
-  // Both outlive it.
-  DiskUpkeep(DiskContext& context, DiskRoom& room) : context_(context), room_(room) {}
+  // All outlive it; the clock tells how long scans take, and when the next is due.
+  DiskUpkeep(DiskContext& context, DiskRoom& room, const Clock& scan_clock = Clock::Real())
+      : context_(context), room_(room), scan_clock_(scan_clock) {}
   ~DiskUpkeep() { Stop(); }
 
   // Begins, with a look at all of the directory, for which it waits so long at most.
@@ -34,14 +35,23 @@ class DiskUpkeep {
  private:
   void RunFirst() EXCLUDES(mutex_);
   void Run();
+  // Scans are a small part of the time; between them what is known to be too much goes, and space
+  // that others take is made anew.
+  bool IsScanDue() const;
+  void Scan();
 
   DiskContext& context_;
   DiskRoom& room_;
+  const Clock& scan_clock_;
   std::atomic<bool> stop_{false};
 
   Mutex mutex_;
   CondVar scanned_;
   bool is_scanned_ GUARDED_BY(mutex_) = false;
+
+  // The last scan; touched by the thread alone.
+  TimePoint scan_ended_{};
+  Seconds scan_took_{};
 
   CallbackThread thread_;  // last: it ends before the rest goes
 };
