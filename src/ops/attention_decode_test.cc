@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "ops/attention_testing.h"
 
@@ -81,6 +82,65 @@ TEST_P(AttentionDecodeTest, EveryNumberOfSequencesDecodesToTheSameBits) {
         }
       }
     }
+  }
+}
+
+// The CPU keeps the sums of so many rows apart at once: those beyond are computed otherwise.
+TEST_P(AttentionDecodeTest, RowsBeyondTheRoomForSumsGetTheSameBits) {
+  if (OnCuda(path())) GTEST_SKIP() << "a device's plan has room for the rows of its limits";
+  std::mt19937 rng(15);
+  const AttentionShape shape{96, 2, 16};
+  const int64_t tokens = 3, rows = 2400;  // of 18 KiB of sums each
+  const Sequence sequence(GetParam(), rng, shape, tokens, 16);
+  const auto want = sequence.Run(2, 0, tokens);
+  ThreadPool workers(2);
+  const Compute compute(workers, path());
+  ActivationBuffer out(path(), rows, sequence.q_size());
+  std::vector<AttentionSlice> slices;
+  for (int64_t i = 0; i < rows; ++i) {
+    slices.push_back(sequence.Slice(i % tokens, i % tokens + 1, i));
+  }
+  RunAttention(compute, shape, sequence.pool(), 1, slices, sequence.q_size(), out.Rows(rows));
+  const auto got = RowsOf(path(), out.Rows(rows));
+  for (int64_t i = 0; i < rows; ++i) {
+    ASSERT_EQ(std::memcmp(&got[i * sequence.q_size()], &want[i % tokens * sequence.q_size()],
+                          sequence.q_size() * sizeof(float)),
+              0)
+        << i;
+  }
+}
+
+// On the CPU a task has some of the KV heads, and the last one what is left: of five, two, two and
+// one.
+TEST_P(AttentionDecodeTest, HeadsThatTasksCannotShareEvenlyGetTheSameBits) {
+  std::mt19937 rng(17);
+  const AttentionShape shape{10, 5, 16};
+  const int64_t rows = 10;
+  const Sequence sequence(GetParam(), rng, shape, rows, 16);
+  const auto want = sequence.Run(1, 0, rows);
+  ThreadPool workers(4);
+  const Compute compute(workers, path());
+  ActivationBuffer out(path(), rows, sequence.q_size());
+  std::vector<AttentionSlice> slices;
+  for (int64_t i = 0; i < rows; ++i) slices.push_back(sequence.Slice(i, i + 1, i));
+  RunAttention(compute, shape, sequence.pool(), 1, slices, sequence.q_size(), out.Rows(rows),
+               backend());
+  EXPECT_TRUE(SameBits(RowsOf(path(), out.Rows(rows)), want.data()));
+}
+
+// What a tile keeps of its rows lies apart, also where all of it is as large as it can be.
+TEST_P(AttentionDecodeTest, TheLargestTileOfTheLargestHeadsGivesTheBitsOfItsRowsAlone) {
+  std::mt19937 rng(16);
+  const AttentionShape shape{
+      8, 1, kAttentionHeadDimMax, {0.5f, 0.1f, 0.02f, 1e-3f, 0.3f, 0.2f, 0.7f, 0.05f}};
+  if (!CheckAttentionBackend(backend(), path(), shape.head_dim)) return;
+  const int64_t begin = kAttentionPartial, end = begin + 12;  // 96 rows
+  Sequence sequence(GetParam(), rng, shape, end, 64);
+  sequence.ScaleQueries(0.1f);
+  const auto got = sequence.Run(2, begin, end);
+  for (int64_t token = begin; token < end; ++token) {
+    const auto alone = sequence.Run(2, token, token + 1);
+    ASSERT_TRUE(SameBits(alone, &got[(token - begin) * sequence.q_size()])) << token;
   }
 }
 
