@@ -127,6 +127,37 @@ TEST_P(Int8Test, WeightsAreRoundedRowByRow) {
   }
 }
 
+// Numbers that every type holds, as each of them.
+TEST_P(Int8Test, WeightsOfEveryTypeAreRoundedAlike) {
+  ThreadPool pool(2);
+  const Compute compute(pool, GetParam());
+  std::mt19937 rng(4);
+  const int64_t k = 48, n = 6;
+  std::vector<float> f32(n * k);
+  std::vector<uint16_t> bf16, f16;
+  for (float& value : f32) {
+    const int eighth = static_cast<int>(rng() % 16);  // of one, from 1 to just below 3
+    value = 1.0f + static_cast<float>(eighth) / 8;
+    bf16.push_back(F32ToBf16(value));
+    const int mantissa = eighth < 8 ? eighth * 128 : (eighth - 8) * 64;
+    f16.push_back(static_cast<uint16_t>((eighth < 8 ? 15 : 16) << 10 | mantissa));
+    ASSERT_EQ(F16ToF32(f16.back()), value);
+  }
+  const std::vector<WeightRows> parts = {{f32.data(), WeightType::kF32, n},
+                                         {bf16.data(), WeightType::kBf16, n},
+                                         {f16.data(), WeightType::kF16, n}};
+  const PackedMatrix packed(compute, parts, k, WeightFormat::kInt8);
+  std::vector<float> want(k), row(k);
+  for (int64_t r = 0; r < n; ++r) {
+    packed.CopyRow(r, want.data());
+    for (int64_t i = 0; i < k; ++i) ASSERT_NEAR(want[i], f32[r * k + i], 3.0f / 254);
+    for (const int64_t same : {n + r, 2 * n + r}) {
+      packed.CopyRow(same, row.data());
+      ASSERT_EQ(row, want) << same;
+    }
+  }
+}
+
 // Integers are exact: from the same rows every path makes the same bits. Random shapes, against
 // the sum over what the rows and the weights were rounded to.
 TEST_P(Int8Test, EveryPathMakesTheSameBitsOfRandomShapes) {
