@@ -150,11 +150,14 @@ TEST_F(ConfigTest, ReadsBothSpellingsOfRope) {
   ASSERT_TRUE(loaded);
   EXPECT_EQ(loaded->rope.kind, RopeConfig::Kind::kLinear);
   EXPECT_EQ(loaded->rope.factor, 4.0);
-  newest["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 5000.0}};
-  const auto plain = Load(newest);
-  ASSERT_TRUE(plain);
-  EXPECT_EQ(plain->rope.kind, RopeConfig::Kind::kPlain);
-  EXPECT_EQ(plain->rope.theta, 5000.0);
+  for (const json& parameters :
+       {json{{"rope_type", "default"}, {"rope_theta", 5000.0}}, json{{"rope_theta", 5000.0}}}) {
+    newest["rope_parameters"] = parameters;
+    const auto plain = Load(newest);
+    ASSERT_TRUE(plain) << plain.error().message;
+    EXPECT_EQ(plain->rope.kind, RopeConfig::Kind::kPlain);
+    EXPECT_EQ(plain->rope.theta, 5000.0);
+  }
 }
 
 // What transformers 5 does with fields that are in two places, or in neither.
@@ -178,9 +181,10 @@ TEST_F(ConfigTest, RopeFieldsGoBeforeEachOtherAsInTransformers) {
   EXPECT_EQ(loaded->max_positions, 8192);
   config["rope_scaling"] = {
       {"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4}};
+  config["max_position_embeddings"] = 4096;
   loaded = Load(config);
   ASSERT_TRUE(loaded);
-  EXPECT_EQ(loaded->rope.original_max_positions, 8192) << "as max_position_embeddings";
+  EXPECT_EQ(loaded->rope.original_max_positions, 4096) << "as max_position_embeddings";
   config["rope_scaling"]["original_max_position_embeddings"] = 512;
   config["original_max_position_embeddings"] = 1024;
   loaded = Load(config);
@@ -210,6 +214,7 @@ TEST_F(ConfigTest, RefusesByNameWhatItCannotRun) {
   }
   ExpectRefused("rope_scaling", {{"type", "dynamic"}, {"factor", 2.0}}, kCode, "lengths");
   ExpectRefused("rope_scaling", {{"type", "longrope"}}, kCode, "lengths");
+  ExpectRefused("rope_scaling", {{"type", "su"}}, kCode, "lengths");
 }
 
 TEST_F(ConfigTest, RefusesWhatTheKernelsCannotRun) {
@@ -264,13 +269,29 @@ TEST_F(ConfigTest, RefusesSenselessFields) {
   }
   ExpectRefused("num_key_value_heads", 2, kCode, "num_key_value_heads");
   ExpectRefused("num_key_value_heads", 0, kCode, "num_key_value_heads");
+  json vast = Good();
+  vast.update({{"num_attention_heads", 24576}, {"head_dim", 64}});
+  EXPECT_THAT(Load(vast).error().message,
+              HasSubstr("num_attention_heads (24576) x head_dim (64) exceeds 1048576"));
+  json nameless = Good();
+  nameless.erase("architectures");
+  nameless.erase("model_type");
+  EXPECT_THAT(Load(nameless).error().message,
+              HasSubstr("neither architectures nor model_type is there"));
   ExpectRefused("hidden_size", 577, kCode, "head_dim");
   ExpectRefused("head_dim", 63, kCode, "head_dim");
-  ExpectRefused("rms_norm_eps", -1, kCode, "rms_norm_eps");
-  ExpectRefused("rope_theta", 0, kCode, "rope_theta");
+  for (const double eps : {-1.0, 1.5}) ExpectRefused("rms_norm_eps", eps, kCode, "rms_norm_eps");
+  for (const double theta : {0.0, 0.5, 1e16}) {
+    ExpectRefused("rope_theta", theta, kCode, "rope_theta");
+    ExpectRefused("rope_parameters", {{"rope_theta", theta}}, kCode, "rope_theta");
+  }
   ExpectRefused("eos_token_id", "2", kCode, "eos_token_id");
   ExpectRefused("tie_word_embeddings", 1, kCode, "tie_word_embeddings");
-  ExpectRefused("rope_scaling", {{"type", "linear"}}, kCode, "factor");
+  for (const char* type : {"linear", "llama3"}) {
+    for (const json& factor : {json(), json(0), json(0.5), json(1e7)}) {
+      ExpectRefused("rope_scaling", {{"type", type}, {"factor", factor}}, kCode, "factor");
+    }
+  }
   ExpectRefused("rope_scaling", 3, kCode, "rope_scaling");
   json llama3 = {{"rope_type", "llama3"},
                  {"factor", 8},
@@ -278,7 +299,14 @@ TEST_F(ConfigTest, RefusesSenselessFields) {
                  {"high_freq_factor", 4},
                  {"original_max_position_embeddings", 8192}};
   ExpectRefused("rope_scaling", llama3, kCode, "high_freq_factor");
+  llama3["high_freq_factor"] = 1e7;
+  ExpectRefused("rope_scaling", llama3, kCode, "high_freq_factor");
   llama3["high_freq_factor"] = 8;
+  for (const int low : {0, -1}) {
+    llama3["low_freq_factor"] = low;
+    ExpectRefused("rope_scaling", llama3, kCode, "low_freq_factor");
+  }
+  llama3["low_freq_factor"] = 4;
   llama3["original_max_position_embeddings"] = -1;
   ExpectRefused("rope_scaling", llama3, kCode, "original_max_position_embeddings");
 }
@@ -338,6 +366,13 @@ TEST_F(ConfigTest, TokensThatTheVocabularyLacksAreNone) {
   loaded = Load(config);
   ASSERT_TRUE(loaded) << loaded.error().message;
   EXPECT_EQ(loaded->bos_token, -1);
+  config.erase("bos_token_id");
+  config.erase("eos_token_id");
+  config["vocab_size"] = 2;
+  loaded = Load(config);
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  EXPECT_EQ(loaded->bos_token, 1) << "what Hugging Face has by default";
+  EXPECT_EQ(loaded->eos_tokens, std::vector<int32_t>()) << "the default, 2, is none of the two";
 }
 
 TEST_F(ConfigTest, SurvivesRandomDamage) {
