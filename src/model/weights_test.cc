@@ -103,6 +103,25 @@ TEST(CheckWeightsTest, AnEmbeddingOfAnotherShapeIsNotReplacedByTheHead) {
   EXPECT_EQ(refused.error().message, "the embedding");
 }
 
+// A tied model may do without a head, but not with a wrong one.
+TEST(LoadWeightsTest, ATiedHeadOfAnotherShapeIsNotTheEmbedding) {
+  RandomWeights weights(TinyConfig());
+  WeightSource source = weights.Source();
+  const auto get = source.get;
+  ErrorCode code = ErrorCode::kNotFound;
+  source.get = [&](const std::string& name, std::span<const int64_t> shape) -> Result<TensorView> {
+    if (name != "lm_head.weight") return get(name, shape);
+    return Fail(code, "the head");
+  };
+  ThreadPool workers(1);
+  const Compute compute(workers, NumericPath::kF32);
+  EXPECT_TRUE(LoadWeights(compute, TinyConfig(), source, WeightFormat::kBf16));
+  code = ErrorCode::kInvalidArgument;
+  const auto refused = LoadWeights(compute, TinyConfig(), source, WeightFormat::kBf16);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().message, "the head");
+}
+
 // What a machine has room for is decided by it.
 TEST(WeightsMemoryTest, EachPartOfWhatAModelTakesIsCounted) {
   ModelConfig config = TinyConfig();
@@ -117,8 +136,23 @@ TEST(WeightsMemoryTest, EachPartOfWhatAModelTakesIsCounted) {
   const int64_t logits = 4 * (config.vocab_size + config.hidden_size);
   EXPECT_EQ(bytes(512, 101, bf16) - bytes(512, 1, bf16), 100 * logits);
   EXPECT_EQ(bytes(512, 0, bf16), bytes(512, 512, bf16)) << "0: every row's";
-  EXPECT_GT(bytes(1024, 1, bf16) - bytes(512, 1, bf16),
-            512 * 4 * (config.hidden_size + config.heads * config.head_dim));
+  EXPECT_GT(bytes(1, 1, bf16) - 2 * config.parameters(), 100 << 20) << "attention's plans";
+}
+
+TEST(WeightsMemoryTest, ARowTakesWhatTheStepKeepsOfIt) {
+  const ModelConfig c = TinyConfig();
+  for (const NumericPath path : {NumericPath::kBf16Dot, NumericPath::kF32}) {
+    const auto bytes = [&](int rows) {
+      return static_cast<int64_t>(TransformerModel::MemoryFor(
+          c, {.max_batch_tokens = rows, .max_logit_rows = 1, .path = path}));
+    };
+    const int64_t heads = c.heads * c.head_dim, kv_heads = c.kv_heads * c.head_dim;
+    const int64_t floats = c.hidden_size + heads + 2 * kv_heads + c.head_dim;  // cosines and sines
+    const int64_t activations = c.hidden_size + heads + c.intermediate_size;
+    EXPECT_EQ(bytes(513) - bytes(512),
+              floats * 4 + activations * (path == NumericPath::kF32 ? 4 : 2))
+        << NumericPathName(path);
+  }
 }
 
 }  // namespace
