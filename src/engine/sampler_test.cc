@@ -82,6 +82,10 @@ TEST(SamplerTest, RefusesSenselessParameters) {
   EXPECT_FALSE(Validate({.repetition_penalty = 0}));
   EXPECT_FALSE(Validate({.repetition_penalty = HUGE_VAL}));
   EXPECT_FALSE(Validate({.presence_penalty = std::nan("")}));
+  EXPECT_FALSE(Validate({.frequency_penalty = HUGE_VAL}));
+  EXPECT_FALSE(Validate({.repetition_penalty = std::nan("")}));
+  EXPECT_FALSE(Validate({.min_p = std::nan("")}));
+  EXPECT_FALSE(Validate({.top_p = std::nan("")}));
   EXPECT_FALSE(Validate({.logit_bias = {{3, std::numeric_limits<float>::infinity()}}}));
 }
 
@@ -99,6 +103,12 @@ TEST(SamplerTest, BiasesComeBeforePenaltiesAndBansAfterAll) {
   // (4 + 4) / 2 is more than 3, 4 / 2 + 1 is not: biases are penalised, too.
   EXPECT_EQ(choose({.repetition_penalty = 2, .logit_bias = {{3, 4}}}), 3);
   EXPECT_EQ(choose({.repetition_penalty = 2, .logit_bias = {{3, 1}}}), 2);
+  // The answer is 3; what the prompt alone holds is not taken for it.
+  for (const SamplingParams& params :
+       {SamplingParams{.presence_penalty = 1.5}, SamplingParams{.frequency_penalty = 1.5}}) {
+    EXPECT_EQ(choose(params), 2);
+    EXPECT_EQ(Choose(logits, params, std::vector<int32_t>{3, 0}, /*prompt=*/1), 3);
+  }
   EXPECT_EQ(choose({}, {3, 2, 9, -1}), 1);
   EXPECT_EQ(choose({.logit_bias = {{3, 100}}}, {3}), 2);
   for (int position = 0; position < 200; ++position) {

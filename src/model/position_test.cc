@@ -34,6 +34,13 @@ TEST(RopeTest, FrequenciesOfEveryKind) {
   expect(17, 9.70828819426613e-05);
   expect(18, 1.9461638657958247e-05);
   expect(31, 9.418306490260875e-08);
+  rope.low_freq_factor = 2.0;
+  rope.high_freq_factor = 8.0;
+  rope.original_max_positions = 4096;
+  expect(10, 0.016560440883040428);
+  expect(11, 0.009506275430402753);
+  expect(12, 0.003470716892828656);
+  expect(15, 0.0021311195369119653 / 32);
 }
 
 // What transformers' build_alibi_tensor gives, after its rounding to bf16.
