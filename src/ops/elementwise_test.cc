@@ -1,5 +1,6 @@
 #include "ops/elementwise.h"
 
+#include <bit>
 #include <cmath>
 
 #include "ops/kernels.h"
@@ -156,6 +157,23 @@ TEST_P(ElementwiseTest, Bf16RoundsToNearestEven) {
   EXPECT_EQ(F32ToBf16(1.00390625f), 0x3f80);  // a tie
   EXPECT_EQ(F32ToBf16(1.01171875f), 0x3f82);  // a tie, upwards
   EXPECT_EQ(F32ToBf16(3.4e38f), 0x7f80);
+}
+
+// Those whose bits a carry would make a number, or infinity, among them.
+TEST_P(ElementwiseTest, ANanStaysOneInBf16) {
+  ThreadPool pool(1);
+  const Compute compute(pool, GetParam());
+  std::vector<float> x;
+  for (const uint32_t bits : {0x7f800001u, 0x7f807fffu, 0x7fc00000u, 0x7fffffffu}) {
+    for (const uint32_t sign : {0u, 0x80000000u}) x.push_back(std::bit_cast<float>(bits | sign));
+  }
+  x.resize(16, NAN);
+  std::vector<uint16_t> out(16);
+  compute.kernels().store_bf16(x.data(), 16, out.data());
+  for (int i = 0; i < 16; ++i) {
+    EXPECT_TRUE(std::isnan(Bf16ToF32(out[i]))) << i;
+    EXPECT_TRUE(std::isnan(Bf16ToF32(F32ToBf16(x[i])))) << i;
+  }
 }
 
 KVCAKE_EVERY_PATH(ElementwiseTest);
