@@ -122,6 +122,24 @@ TEST(LoadWeightsTest, ATiedHeadOfAnotherShapeIsNotTheEmbedding) {
   EXPECT_EQ(refused.error().message, "the head");
 }
 
+// Files are mapped: what was packed must not stay in memory until all is.
+TEST(LoadWeightsTest, WhatWasPackedIsReleasedLayerByLayer) {
+  RandomWeights weights(TinyConfig());
+  WeightSource source = weights.Source();
+  const auto get = source.get;
+  std::string log;  // the layers that were read, and each release
+  source.get = [&](const std::string& name, std::span<const int64_t> shape) {
+    const std::string of = name.starts_with("model.layers.") ? name.substr(13, 1) : "-";
+    if (!log.ends_with(of)) log += of;
+    return get(name, shape);
+  };
+  source.release = [&] { log += "r"; };
+  ThreadPool workers(1);
+  const Compute compute(workers, NumericPath::kF32);
+  EXPECT_TRUE(LoadWeights(compute, TinyConfig(), source, WeightFormat::kBf16));
+  EXPECT_EQ(log, "-r0r1r2r");
+}
+
 // What a machine has room for is decided by it.
 TEST(WeightsMemoryTest, EachPartOfWhatAModelTakesIsCounted) {
   ModelConfig config = TinyConfig();
