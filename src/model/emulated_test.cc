@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 #include <set>
+#include <tuple>
 
 #include "base/source_dir_testing.h"
 
@@ -174,6 +175,35 @@ TEST_F(EmulatedModelTest, PassesItsGateLayerByLayer) {
   EXPECT_FALSE(model_.Forward(std::span(&slice, 1)));
 }
 
+// A pass takes its own time and what its gate waits for, but not what its thread oversleeps.
+TEST_F(EmulatedModelTest, WhatAGateWaitsForIsAddedToThePass) {
+  struct Gate : LayerGate {
+    explicit Gate(FakeClock* clock) : clock(*clock) {}
+    Status AfterKv(int) override { return {}; }
+    Status BeforeAttention(int) override {
+      clock.AdvanceTo(clock.Now() + Seconds(10));
+      return {};
+    }
+    FakeClock& clock;
+  } gate(&clock_);
+  EmulatedModel model(SmallProfile(), *pool_, 512, EmulatedModel::kVocab, clock_,
+                      [this](TimePoint t) { clock_.AdvanceTo(t + Seconds(0.1)); });
+  Slice slice = Of(0, 100);
+  slice.gate = &gate;
+  const TimePoint began = clock_.Now();
+  EXPECT_TRUE(model.Forward(std::span(&slice, 1)));
+  EXPECT_NEAR((clock_.Now() - began).count(), 2.5 + 3 * 10 + 0.1, 1e-9);
+}
+
+TEST_F(EmulatedModelTest, FourBytesOfATextAreOneToken) {
+  const auto tokens = EmulatedModel::TokensOf("abcdabcde");
+  ASSERT_EQ(tokens.size(), 3u);
+  EXPECT_EQ(tokens[0], tokens[1]);
+  EXPECT_NE(tokens[1], tokens[2]);
+  EXPECT_EQ(EmulatedModel::TokensOf("e"), std::vector<int32_t>{tokens[2]});
+  EXPECT_TRUE(EmulatedModel::TokensOf("").empty());
+}
+
 TEST(EmulatedProfileTest, RatesKeepTheTimeOfAChunk) {
   const EmulatedProfile profile = SmallProfile();
   const KvLayout layout = EmulatedModel::LayoutFor(profile, 128);
@@ -204,6 +234,38 @@ TEST(EmulatedProfileTest, AMeasuredMachineIsRead) {
       LoadEmulatedProfile(SourceDir() + "/bench/profiles/measured/nvidia-h200-llama-3.1-8b.json");
   ASSERT_TRUE(h200) << h200.error().message;
   EXPECT_NEAR(h200->SecondsFor(0, 8192), 0.215, 0.03);
+}
+
+TEST(EmulatedProfileTest, EachFieldIsReadToItsPlace) {
+  nlohmann::json json = {{"name", "x"},
+                         {"layers", 2},
+                         {"kv_bytes_per_token", 1024},
+                         {"max_positions", 4096},
+                         {"attention", "causal"},
+                         {"c0", 0.5},
+                         {"g", 0.25},
+                         {"b", 0.125},
+                         {"a", 0.0625},
+                         {"link_latency_s", 3}};
+  const auto causal = ParseEmulatedProfile(json, "p.json").value();
+  EXPECT_EQ(causal.name, "x");
+  EXPECT_EQ(causal.layers, 2);
+  EXPECT_EQ(causal.kv_bytes_per_token, 1024u);
+  EXPECT_EQ(causal.max_positions, 4096);
+  EXPECT_EQ(causal.attention, EmulatedProfile::Attention::kCausal);
+  EXPECT_EQ(std::tuple(causal.c0, causal.g, causal.b, causal.a, causal.floor),
+            std::tuple(0.5, 0.25, 0.125, 0.0625, 0.0));
+  EXPECT_EQ(causal.link_latency_s, 3);
+  json["attention"] = "dense";
+  const auto refused = ParseEmulatedProfile(json, "p.json");
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().message, HasSubstr("g belongs to causal attention"));
+  json.erase("g");
+  json["floor"] = 7;
+  const auto dense = ParseEmulatedProfile(json, "p.json").value();
+  EXPECT_EQ(dense.attention, EmulatedProfile::Attention::kDense);
+  EXPECT_EQ(std::tuple(dense.c0, dense.g, dense.b, dense.a, dense.floor),
+            std::tuple(0.5, 0.0, 0.125, 0.0625, 7.0));
 }
 
 TEST(EmulatedProfileTest, BadOnesAreRefusedByField) {
