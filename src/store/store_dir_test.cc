@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/log_testing.h"
 #include "io/faulty_file_system_testing.h"
+#include "store/disk_testing.h"
 #include "store/disk_tier.h"
 #include "store/tier_testing.h"
 
@@ -132,7 +134,9 @@ TEST(StoreDirTest, TotalsThatCannotBeReadAreNotOverwritten) {
   for (const char* garbage : {"", "reads 12\nread_by", "reads many\n", "\xff\xfe"}) {
     std::ofstream(store.UsagePath(Root())) << garbage;
     EXPECT_EQ(ReadUsage(fs, store, Root()).error().code, ErrorCode::kCorrupt) << garbage;
+    CapturedLog log;
     ASSERT_EQ(ListStore(dir.path())->size(), 1u) << "the rest is known";
+    EXPECT_EQ(log.Count("hits and writes are not known"), 1);
     ASSERT_TRUE(AddUsage(fs, store, Root(), one)) << garbage;
     EXPECT_EQ(ReadUsage(fs, store, Root())->reads, 1u);
   }
@@ -184,6 +188,48 @@ TEST(StoreDirTest, AKeyInAnotherKeysShardIsNoChunk) {
   EXPECT_EQ(tier->Stats().chunks, 1u);
   EXPECT_FALSE(tier->Residency(chain)[other]);
   EXPECT_EQ(ListStore(dir.path())->front().chunks, 1u);
+}
+
+TEST(StoreDirTest, WhatIsNoFileIsNoChunk) {
+  TempDir dir;
+  const auto chain = Chain(3);
+  const StoreDir store(dir.path());
+  ASSERT_TRUE(PutChunk(*OpenTier(dir.path(), Root(), ""), SmallLayout(), chain[0], Root()));
+  const std::string link = store.ChunkPath({Root(), chain[1]}),
+                    folder = store.ChunkPath({Root(), chain[2]});
+  stdfs::create_directories(folder);
+  stdfs::create_directories(store.ShardDir({Root(), chain[1]}));
+  stdfs::create_symlink(store.ChunkPath({Root(), chain[0]}), link);
+  EXPECT_EQ(ListStore(dir.path())->front().chunks, 1u);
+  const auto tier = OpenTier(dir.path(), Root(), "");
+  EXPECT_EQ(tier->Residency(chain), (std::vector<bool>{true, false, false}));
+  EXPECT_EQ(ClearStore(dir.path())->files, 1u);
+  EXPECT_TRUE(stdfs::is_symlink(link) && stdfs::is_directory(folder));
+}
+
+TEST(StoreDirTest, ClearingGoesOnAfterAFileThatCannotBeRemovedAndSaysSo) {
+  TempDir dir;
+  const auto chain = Chain(3);
+  const StoreDir store(dir.path());
+  const auto path = [&](size_t i) { return store.ChunkPath({Root(), chain[i]}); };
+  const auto tier = OpenTier(dir.path(), Root(), "");
+  for (size_t i = 0; i < 3; ++i) {
+    ASSERT_TRUE(PutChunk(*tier, SmallLayout(), chain[i], ParentOf(chain, i)));
+  }
+  const std::string bad = store.QuarantineDir() + "/bad";
+  HookedFileSystem fs;
+  for (const std::string& stays : {path(0), bad}) {
+    stdfs::create_directories(store.QuarantineDir());
+    std::ofstream(bad) << "bytes";
+    fs.before_remove = [&](const std::string& removed) {
+      fs.Set({.change_error = removed == stays ? 1.0 : 0.0});
+    };
+    const auto cleared = ClearStore(dir.path(), std::nullopt, fs);
+    ASSERT_FALSE(cleared) << stays;
+    EXPECT_NE(cleared.error().message.find(stays), std::string::npos) << cleared.error().message;
+    for (size_t i = 0; i < 3; ++i) EXPECT_EQ(stdfs::exists(path(i)), path(i) == stays);
+    EXPECT_EQ(stdfs::exists(bad), bad == stays);
+  }
 }
 
 TEST(StoreDirTest, ClearingDeletesOursAndNothingElse) {

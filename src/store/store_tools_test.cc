@@ -8,6 +8,7 @@
 
 #include "base/mutex.h"
 #include "io/faulty_file_system_testing.h"
+#include "store/disk_testing.h"
 #include "store/disk_tier.h"
 #include "store/quarantine.h"
 #include "store/tier_testing.h"
@@ -248,6 +249,93 @@ TEST_F(StoreToolsTest, EvictionGoesOnAfterADirectoryThatCannotBeListed) {
   ASSERT_FALSE(evicted);
   EXPECT_NE(evicted.error().message.find(dir), std::string::npos);
   for (size_t i = 0; i < chain_.size(); ++i) EXPECT_EQ(stdfs::exists(PathOf(i)), i == 0) << i;
+}
+
+TEST_F(StoreToolsTest, WhatHasGoneMeanwhileMakesRoomAndWasNotEvicted) {
+  HookedFileSystem fs;
+  fs.before_remove = [&](const std::string& path) {
+    if (path == PathOf(0)) stdfs::remove(path);
+  };
+  const auto evicted = EvictStore(dir_.path(), {.to_bytes = 3 * SmallLayout().page_bytes()}, fs);
+  ASSERT_TRUE(evicted) << evicted.error().message;
+  EXPECT_EQ(evicted->files, 2u);
+  EXPECT_EQ(evicted->bytes, 2 * SmallLayout().page_bytes());
+  for (size_t i = 0; i < chain_.size(); ++i) EXPECT_EQ(stdfs::exists(PathOf(i)), i >= 3) << i;
+}
+
+TEST_F(StoreToolsTest, EvictionGoesOnAfterAFileThatCannotBeRemovedAndSaysSo) {
+  HookedFileSystem fs;
+  fs.before_remove = [&](const std::string& path) {
+    fs.Set({.change_error = path == PathOf(0) ? 1.0 : 0.0});
+  };
+  const auto evicted = EvictStore(dir_.path(), {.to_bytes = 0}, fs);
+  ASSERT_FALSE(evicted);
+  EXPECT_NE(evicted.error().message.find(PathOf(0)), std::string::npos);
+  for (size_t i = 0; i < chain_.size(); ++i) EXPECT_EQ(stdfs::exists(PathOf(i)), i == 0) << i;
+}
+
+TEST_F(StoreToolsTest, WhatWasUsedAtThatVerySecondIsNotEvicted) {
+  ASSERT_EQ(EvictStore(dir_.path(), {.used_before_s = 1000002})->files, 2u);
+  for (size_t i = 0; i < chain_.size(); ++i) EXPECT_EQ(stdfs::exists(PathOf(i)), i >= 2) << i;
+}
+
+// A device that cannot be read says nothing about the chunks.
+TEST_F(StoreToolsTest, WhatCannotBeReadIsBadAndStaysWhereItIs) {
+  FaultyFileSystem fs(FileSystem::Real(), 1);
+  fs.Set({.read_error = 1});
+  const auto verified = VerifyStore(dir_.path(), {.quarantine = true}, fs);
+  ASSERT_TRUE(verified) << verified.error().message;
+  EXPECT_EQ(verified->bad.size(), chain_.size());
+  for (size_t i = 0; i < chain_.size(); ++i) EXPECT_TRUE(stdfs::exists(PathOf(i))) << i;
+}
+
+TEST_F(StoreToolsTest, ABadFileThatCannotBeMovedAwayIsSaidToStay) {
+  std::ofstream(PathOf(0)) << "not a chunk";
+  FaultyFileSystem fs(FileSystem::Real(), 1);
+  fs.Set({.rename_error = 1});
+  const auto verified = VerifyStore(dir_.path(), {.quarantine = true}, fs);
+  ASSERT_EQ(verified.value().bad.size(), 1u);
+  EXPECT_NE(verified->bad[0].reason.find("could not be moved away"), std::string::npos);
+  EXPECT_TRUE(stdfs::exists(PathOf(0)));
+}
+
+TEST_F(StoreToolsTest, WhatHasGoneBeforeItIsReadIsNotBad) {
+  HookedFileSystem fs;
+  fs.after_list = [&](const std::string& path) {
+    if (path == store_.ShardDir({Root(), chain_[0]})) stdfs::remove(PathOf(0));
+  };
+  const auto verified = VerifyStore(dir_.path(), {}, fs);
+  ASSERT_TRUE(verified) << verified.error().message;
+  EXPECT_EQ(verified->chunks, chain_.size() - 1);
+  EXPECT_TRUE(verified->bad.empty());
+}
+
+TEST_F(StoreToolsTest, TheQuarantineIsListedByAgeAndClearingItCountsWhatItRemoves) {
+  stdfs::create_directories(store_.QuarantineDir());
+  const std::string a = store_.QuarantineDir() + "/a", b = store_.QuarantineDir() + "/b",
+                    gone = store_.QuarantineDir() + "/gone";
+  std::ofstream(a) << "four";
+  std::ofstream(b) << "seven..";
+  std::ofstream(gone) << "another is faster";
+  ASSERT_TRUE(FileSystem::Real().Touch(a, 2000000));
+  ASSERT_TRUE(FileSystem::Real().Touch(b, 1000000));
+  EXPECT_EQ(ListQuarantine(dir_.path())->at(0).path, b);
+  EXPECT_EQ(ListQuarantine(dir_.path())->at(1).path, a);
+  HookedFileSystem fs;
+  fs.before_remove = [&](const std::string& path) {
+    if (path == gone) stdfs::remove(path);
+  };
+  const auto cleared = ClearQuarantine(dir_.path(), fs);
+  ASSERT_TRUE(cleared) << cleared.error().message;
+  EXPECT_EQ(cleared->files, 2u);
+  EXPECT_EQ(cleared->bytes, 4u + 7u);
+}
+
+TEST_F(StoreToolsTest, AQuarantineThatCannotBeListedIsNotTakenForAnEmptyOne) {
+  FaultyFileSystem fs(FileSystem::Real(), 1);
+  fs.Set({.list_error = 1});
+  EXPECT_EQ(ListQuarantine(dir_.path(), fs).error().code, ErrorCode::kIo);
+  EXPECT_FALSE(ClearQuarantine(dir_.path(), fs));
 }
 
 TEST_F(StoreToolsTest, OnlyTheHolderOfTheLockEvicts) {
