@@ -2,12 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
 #include "io/faulty_file_system_testing.h"
 #include "store/chunk_format.h"
+#include "store/disk_testing.h"
 #include "store/open_store.h"
 #include "store/owner.h"
 #include "store/rekey.h"
@@ -68,6 +70,12 @@ class EncryptedStoreTest : public testing::TestWithParam<const char*> {
     return readable;
   }
   size_t Readable(char letter) const { return Readable(*Open(letter)); }
+  // The file of the first chunk.
+  std::string NamedBy(char letter) const {
+    const StoreOptions options = ReadStoreUrl(Url(KeyFile(letter))).value();
+    return StoreDir(dir_.path())
+        .ChunkPath({FilesRoot(options, Root()), {KeyOf(letter).NameOf(chain_[0].digest)}});
+  }
   std::vector<std::string> ChunkFiles() const {
     std::vector<std::string> files;
     for (const auto& entry : stdfs::recursive_directory_iterator(dir_.path())) {
@@ -189,6 +197,7 @@ TEST_P(EncryptedStoreTest, ANewKeyGetsAllThatTheOldOneHad) {
   }
   uint64_t bytes = 0;
   for (const std::string& file : ChunkFiles()) bytes += stdfs::file_size(file);
+  EXPECT_EQ(rekeyed->bytes, kChunks * stdfs::file_size(NamedBy('b')));
   const auto after = Open('b');
   EXPECT_EQ(after->Owners(), (std::vector<OwnedBytes>{{kAnn, bytes}}));
   EXPECT_EQ(Readable(*after), kChunks);
@@ -241,14 +250,61 @@ TEST_P(EncryptedStoreTest, ARekeyedChunkKeepsItsLatestUse) {
   Fill(*Open('a'));
   Fill(*Open('b'));
   for (const std::string& file : ChunkFiles()) ASSERT_TRUE(FileSystem::Real().Touch(file, 1000000));
-  const auto named = [&](char letter) {
-    const StoreOptions options = ReadStoreUrl(Url(KeyFile(letter))).value();
-    return StoreDir(dir_.path())
-        .ChunkPath({FilesRoot(options, Root()), {KeyOf(letter).NameOf(chain_[0].digest)}});
-  };
-  ASSERT_TRUE(FileSystem::Real().Touch(named('b'), 2000000));
+  ASSERT_TRUE(FileSystem::Real().Touch(NamedBy('b'), 2000000));
   ASSERT_EQ(RekeyStore(dir_.path(), KeyOf('a'), KeyOf('b'))->chunks, kChunks);
-  EXPECT_EQ(FileSystem::Real().Stat(named('b'))->mtime_s, 2000000);
+  EXPECT_EQ(FileSystem::Real().Stat(NamedBy('b'))->mtime_s, 2000000);
+}
+
+// Another process uses the old file while the new one is being written.
+TEST_P(EncryptedStoreTest, ARekeyedChunkKeepsAUseOfMeanwhile) {
+  Fill(*Open('a'));
+  for (const std::string& file : ChunkFiles()) ASSERT_TRUE(FileSystem::Real().Touch(file, 1000000));
+  HookedFileSystem fs;
+  fs.before_create = [&](const std::string& path) {
+    if (!path.starts_with(NamedBy('b'))) return;
+    EXPECT_TRUE(FileSystem::Real().Touch(NamedBy('a'), 2000000));
+  };
+  ASSERT_EQ(RekeyStore(dir_.path(), KeyOf('a'), KeyOf('b'), {.threads = 1}, fs)->chunks, kChunks);
+  EXPECT_EQ(FileSystem::Real().Stat(NamedBy('b'))->mtime_s, 2000000);
+}
+
+TEST_P(EncryptedStoreTest, ANewKeysRootIsDescribedAsTheOldOnesWas) {
+  Fill(*Open('a'));
+  const auto described = [&] {
+    std::vector<std::string> texts;
+    const auto roots = ListStore(dir_.path()).value();
+    for (const StoreRoot& root : roots) texts.push_back(root.description);
+    return texts;
+  };
+  const auto before = described();
+  ASSERT_EQ(before.size(), 1u);
+  ASSERT_THAT(before[0], HasSubstr("AES-256-GCM"));
+  ASSERT_EQ(RekeyStore(dir_.path(), KeyOf('a'), KeyOf('b'))->chunks, kChunks);
+  EXPECT_EQ(described(), (std::vector{before[0], before[0]}));
+}
+
+TEST_P(EncryptedStoreTest, AChunkThatCannotBeRekeyedLeavesNothingHalfDone) {
+  Fill(*Open('a'));
+  Open('b').reset();  // its root is there
+  FaultyFileSystem fs(FileSystem::Real(), 1);
+  fs.Set({.write_error = 1});
+  const auto rekeyed = RekeyStore(dir_.path(), KeyOf('a'), KeyOf('b'), {}, fs);
+  ASSERT_EQ(rekeyed.value().failed.size(), kChunks);
+  EXPECT_TRUE(std::is_sorted(rekeyed->failed.begin(), rekeyed->failed.end()));
+  for (const auto& entry : stdfs::recursive_directory_iterator(dir_.path())) {
+    EXPECT_THAT(entry.path().string(), testing::Not(HasSubstr(".tmp.")));
+  }
+}
+
+TEST_P(EncryptedStoreTest, WhatHasGoneBeforeItIsRekeyedHasNotFailed) {
+  Fill(*Open('a'));
+  HookedFileSystem fs;
+  fs.after_list = [&](const std::string& path) {
+    if (stdfs::path(NamedBy('a')).parent_path() == path) stdfs::remove(NamedBy('a'));
+  };
+  const auto rekeyed = RekeyStore(dir_.path(), KeyOf('a'), KeyOf('b'), {}, fs);
+  EXPECT_EQ(rekeyed.value().chunks, kChunks - 1);
+  EXPECT_TRUE(rekeyed->failed.empty());
 }
 
 TEST_P(EncryptedStoreTest, NothingIsRekeyedThroughALink) {
