@@ -63,6 +63,24 @@ TEST_F(DiskRoomTest, WhatAnotherProcessUsedMeanwhileStays) {
   EXPECT_EQ(OnDisk(), (std::vector<bool>{true, false, true, true, true}));
 }
 
+TEST_F(DiskRoomTest, WhatAnotherProcessUsedMeanwhileMakesNoRoom) {
+  Open();
+  for (size_t i = 0; i < 2; ++i) ASSERT_TRUE(FileSystem::Real().Touch(PathOf(i), 9000));
+  ASSERT_TRUE(room_->MakeRoom(context_->file_bytes_max()));
+  EXPECT_EQ(OnDisk(), (std::vector<bool>{true, true, false, false, true}));
+}
+
+TEST_F(DiskRoomTest, WhatIsNotRemovedByNameIsNotCounted) {
+  Open();
+  stdfs::remove(PathOf(0));
+  EXPECT_TRUE(room_->Evict(chain_[0]));
+  EXPECT_FALSE(context_->index.Contains(chain_[0]));
+  fs_.Set({.change_error = 1});
+  EXPECT_FALSE(room_->Evict(chain_[1]));
+  EXPECT_TRUE(context_->index.Contains(chain_[1]));
+  EXPECT_EQ(Stats().evicted, 0u);
+}
+
 TEST_F(DiskRoomTest, WhileAnotherProcessEvictsOnlyWritesInFlightExceedTheCapacity) {
   Open();
   const auto lock = FileSystem::Real().TryLock(context_->store.LockPath());
@@ -72,6 +90,44 @@ TEST_F(DiskRoomTest, WhileAnotherProcessEvictsOnlyWritesInFlightExceedTheCapacit
   for (int i = 0; i < 8; ++i)
     context_->index.AddWritten(Chain(8, 1)[i], context_->file_bytes_max());
   EXPECT_FALSE(room_->MakeRoom(context_->file_bytes_max()));
+}
+
+TEST_F(DiskRoomTest, WhereThereIsFarTooMuchAWriterWaitsForWhoEvicts) {
+  Open();
+  for (const ChunkKey& key : Chain(8, 1))
+    context_->index.AddWritten(key, context_->file_bytes_max());
+  auto lock = FileSystem::Real().TryLock(context_->store.LockPath()).value();
+  ASSERT_TRUE(lock);
+  int tries = 0;
+  fs_.before_lock = [&](const std::string&) {
+    if (++tries == 3) lock.reset();
+  };
+  EXPECT_TRUE(room_->MakeRoom(context_->file_bytes_max()));
+  EXPECT_EQ(OnDisk(), (std::vector<bool>{false, false, true, true, true}));
+}
+
+TEST_F(DiskRoomTest, WhereAllOfWhoIsOverItsQuotaIsInUseOthersMakeWay) {
+  options_.owner_quota_bytes = options_.layout.page_bytes();
+  Open();
+  const auto anns = std::span(chain_).first(2);
+  for (const ChunkKey& key : anns) {
+    context_->index.AddWritten(key, context_->file_bytes_max(), kAnn);
+  }
+  context_->index.pins().Add(anns);
+  ASSERT_TRUE(room_->MakeRoom(context_->file_bytes_max(), kBob));
+  EXPECT_EQ(OnDisk(), (std::vector<bool>{true, true, false, false, true}));
+}
+
+// The rest of what is too much is upkeep's.
+TEST_F(DiskRoomTest, AWriterRemovesTwoOfItsOwnersChunksAtMost) {
+  options_.capacity_bytes = 100 * options_.layout.page_bytes();
+  options_.owner_quota_bytes = options_.layout.page_bytes();
+  Open();
+  for (const ChunkKey& key : chain_) {
+    context_->index.AddWritten(key, context_->file_bytes_max(), kAnn);
+  }
+  room_->KeepToQuota(kAnn);
+  EXPECT_EQ(OnDisk(), (std::vector<bool>{false, false, true, true, true}));
 }
 
 TEST_F(DiskRoomTest, AnOwnerIsKeptToItsQuotaUnlessAnotherProcessEvicts) {
@@ -174,11 +230,22 @@ TEST_F(DiskRoomTest, AScanMovesBadFilesAway) {
   EXPECT_EQ(context_->index.Totals().first, 4u);
 }
 
+TEST_F(DiskRoomTest, AFileOfAnotherModelHasASizeOfItsOwn) {
+  const ChunkKey other = KvIdentity().Add("model", "another").Root();
+  const std::string path = StoreDir(options_.dir).ChunkPath({other, chain_[0]});
+  WriteFile(path, 5, 1000);
+  Open();
+  EXPECT_TRUE(stdfs::exists(path));
+  EXPECT_EQ(context_->bad_files.count(), 0u);
+  EXPECT_EQ(context_->index.files().bytes(), 5 * context_->file_bytes_max() + 5);
+}
+
 // Times of files may be of another machine's clock, and pids of another machine's processes.
 TEST_F(DiskRoomTest, ATemporaryThatSeemsLeftIsSweptWhenItHasBeenSeenUnchanged) {
   const std::string dead = PathOf(0) + ".tmp.0.1", old = PathOf(1) + TemporaryName(""),
-                    written = PathOf(2) + ".tmp.0.1", young = PathOf(3) + TemporaryName("");
-  for (const std::string& path : {dead, old, written}) WriteFile(path, 5, 1000);
+                    written = PathOf(2) + ".tmp.0.1", young = PathOf(3) + TemporaryName(""),
+                    resumed = PathOf(4) + ".tmp.0.1";
+  for (const std::string& path : {dead, old, written, resumed}) WriteFile(path, 5, 1000);
   WriteFile(young, 5, UnixSeconds());
   options_.temporary_age_min = Seconds(1000);
   Open();
@@ -191,9 +258,10 @@ TEST_F(DiskRoomTest, ATemporaryThatSeemsLeftIsSweptWhenItHasBeenSeenUnchanged) {
   WriteFile(written, 6, 1000);
   scan.Run();  // knows the others still
   clock.Advance(Seconds(100));
+  WriteFile(resumed, 6, 1000);
   scan.Sweep();
   EXPECT_FALSE(stdfs::exists(dead) || stdfs::exists(old));
-  EXPECT_TRUE(stdfs::exists(written) && stdfs::exists(young));
+  EXPECT_TRUE(stdfs::exists(written) && stdfs::exists(young) && stdfs::exists(resumed));
   EXPECT_EQ(context_->bad_files.count(), 0u);
 }
 
@@ -231,6 +299,23 @@ TEST_F(DiskRoomTest, IsRefreshedByWhatComesAndGoes) {
   EXPECT_FALSE(context_->index.Contains(chain_[0]));
   EXPECT_TRUE(context_->index.Contains(Chain(1, 1)[0]));
   EXPECT_EQ(context_->index.Totals().first, 5u);
+}
+
+TEST_F(DiskRoomTest, WhatComesIntoADirectoryThatWasThereIsSeen) {
+  Open();
+  FakeClock clock;
+  DiskScan scan(*context_, clock);
+  scan.RunFirst(1);
+  clock.Advance(Seconds(10));
+  scan.RunIfChanged();
+  ChunkKey key = chain_[0];
+  key.digest[31] ^= 1;
+  WriteFile(StoreDir(options_.dir).ChunkPath({Root(), key}), options_.layout.page_bytes(), 1000);
+  ASSERT_TRUE(
+      FileSystem::Real().Touch(context_->store.ShardDir({Root(), key}), UnixSeconds() + 100));
+  clock.Advance(Seconds(10));
+  scan.RunIfChanged();
+  EXPECT_TRUE(context_->index.Contains(key));
 }
 
 // As those of a file server are, by a clock that is not ours.
@@ -385,6 +470,7 @@ TEST_F(DiskRoomTest, WritersComeBetweenTheBatchesThatUpkeepEvicts) {
 }
 
 TEST_F(DiskRoomTest, UpkeepThatIsStoppedEndsWithTheDirectoryItIsAt) {
+  CapturedLog log;
   Open();
   int shards = 0;
   fs_.before_list = [&](const std::string& path) {
@@ -395,6 +481,7 @@ TEST_F(DiskRoomTest, UpkeepThatIsStoppedEndsWithTheDirectoryItIsAt) {
   stdfs::remove(PathOf(0));
   room_->Refresh();
   EXPECT_EQ(shards, 1);
+  EXPECT_EQ(log.Count("looking for files fails"), 0) << "it was told to";
   EXPECT_EQ(context_->index.Totals().first, 5u)
       << "a part of the directory says nothing of the rest";
   room_->Shrink();
