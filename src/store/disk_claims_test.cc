@@ -187,6 +187,40 @@ TEST_F(DiskClaimsTest, AClaimEndsByItselfAndLeavesNothing) {
   EXPECT_EQ(ClaimKey(*other, chain_[0]), kMine);
 }
 
+TEST_F(DiskClaimsTest, AClaimEndsWithItsTierAndLeavesNothing) {
+  ASSERT_EQ(ClaimKey(*Open(), chain_[0]), kMine);
+  EXPECT_EQ(Files(), 0u);
+}
+
+TEST_F(DiskClaimsTest, AClaimEndsWhenItsChunkIsFoundKept) {
+  const auto tier = Open(), other = Open();
+  ASSERT_EQ(ClaimKey(*tier, chain_[0]), kMine);
+  ASSERT_TRUE(PutChunk(*other, options_.layout, chain_[0], Root()));
+  EXPECT_EQ(ClaimKey(*tier, chain_[0]), kStored);
+  EXPECT_EQ(Files(), 0u);
+}
+
+TEST_F(DiskClaimsTest, WhatIsKeptAfterItWasLookedForIsNotClaimed) {
+  HookedFileSystem fs;
+  const auto tier = Open(fs), other = Open();
+  fs.before_lock = [&](const std::string& path) {
+    if (path != PathOf(chain_[0])) return;
+    EXPECT_TRUE(PutChunk(*other, options_.layout, chain_[0], Root()));
+  };
+  EXPECT_EQ(ClaimKey(*tier, chain_[0]), kStored);
+  EXPECT_EQ(Files(), 0u);
+}
+
+// With the old time it would be the dead process's still, to who has seen that for long.
+TEST_F(DiskClaimsTest, AClaimInAFileThatWasLeftIsAnother) {
+  const auto tier = Open();
+  stdfs::create_directories(StoreDir(dir_.path()).ClaimsDir());
+  std::ofstream(PathOf(chain_[0])) << "";
+  ASSERT_TRUE(FileSystem::Real().Touch(PathOf(chain_[0]), 1000000));
+  ASSERT_EQ(ClaimKey(*tier, chain_[0]), kMine);
+  EXPECT_GT(FileSystem::Real().Stat(PathOf(chain_[0]))->mtime_s, 1000000);
+}
+
 TEST_F(DiskClaimsTest, AClaimEndsWithItsPutEvenIfThatFails) {
   FaultyFileSystem fs(FileSystem::Real(), 1);
   const auto tier = Open(fs), other = Open();
