@@ -101,6 +101,19 @@ TEST_F(DiskTierLogTest, WhatAProcessDidIsAddedUpBesideItsChunks) {
     EXPECT_EQ(usage.evicted, 3 * lives);
     EXPECT_EQ(usage.quarantined, lives);
   }
+  Open();
+  std::ofstream(StoreDir(dir_.path()).ChunkPath({Root(), chain_[0]})) << "none";
+  ASSERT_TRUE(tier_->Evict(chain_[0]));
+  tier_.reset();
+  EXPECT_EQ(ReadUsage(fs_, StoreDir(dir_.path()), Root())->evicted, 7u) << "though it did no more";
+}
+
+TEST_F(DiskTierLogTest, WhatAProcessDidInAStoreThatWasClearedIsNotMissed) {
+  Open();
+  ASSERT_TRUE(Put(0));
+  ASSERT_TRUE(ClearStore(dir_.path()));
+  tier_.reset();
+  EXPECT_EQ(log_.Count("are not counted"), 0);
 }
 
 }  // namespace

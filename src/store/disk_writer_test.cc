@@ -131,6 +131,15 @@ TEST_F(DiskWriterTest, AChunkGetsItsNameWhenItIsWholeAndIsKnownThen) {
   EXPECT_EQ(Stats().writes, 1u);
 }
 
+TEST_F(DiskWriterTest, WhatHasGoneAndCannotBeWrittenAnewIsNotThere) {
+  Open();
+  ASSERT_TRUE(Put(key_));
+  stdfs::remove(context_->PathOf(key_));
+  fs_.Set({.write_error = 1});
+  EXPECT_FALSE(Put(key_));
+  EXPECT_FALSE(context_->index.Contains(key_));
+}
+
 TEST_F(DiskWriterTest, AFileThatCannotBeReadIsWrittenAnewAndThenIsLikeAnyOther) {
   Open();
   ASSERT_TRUE(Put(key_));
