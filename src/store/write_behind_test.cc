@@ -230,18 +230,20 @@ TEST_F(WriteBehindTest, WhatIsWrongWithATierIsSaidOnceAndNotForEachChunk) {
   EXPECT_EQ(log.Count("the store memory is slower than new chunks come"), 1);
 }
 
-// Keeps where in their prompts its chunks begin.
+// Keeps where in their prompts its chunks begin, and which arithmetic made them.
 class PlacesTier : public MemoryTier {
  public:
   using MemoryTier::MemoryTier;
   Status Put(const ChunkWrite& chunk) override {
     first_tokens.push_back(chunk.position);
+    paths.push_back(chunk.numeric_path);
     return MemoryTier::Put(chunk);
   }
   std::vector<int64_t> first_tokens;
+  std::vector<NumericPath> paths;
 };
 
-TEST_F(WriteBehindTest, ATierIsToldAtWhichTokenOfItsPromptAChunkBegins) {
+TEST_F(WriteBehindTest, ATierIsToldAtWhichTokenOfItsPromptAChunkBeginsAndHowItWasComputed) {
   PlacesTier store(Options());
   WriteBehind writer({&store}, *pool_, {.threads = 1});
   for (int i : {0, 1, 5}) {
@@ -249,6 +251,7 @@ TEST_F(WriteBehindTest, ATierIsToldAtWhichTokenOfItsPromptAChunkBegins) {
     ASSERT_TRUE(writer.Flush());
   }
   EXPECT_EQ(store.first_tokens, (std::vector<int64_t>{0, 16, 80}));
+  EXPECT_EQ(store.paths, std::vector(3, NumericPath::kF32));
 }
 
 TEST_F(WriteBehindTest, WhatIsKeptAlreadyIsNotWrittenAgain) {

@@ -4,13 +4,17 @@
 #include <future>
 #include <thread>
 
+#include "base/log_testing.h"
 #include "store/memory_tier.h"
 #include "store/write_behind_testing.h"
 
 namespace kvcake {
 namespace {
 
-using WriteEndTest = WriteBehindTest;
+class WriteEndTest : public WriteBehindTest {
+ protected:
+  GatedTier other_{Options()};
+};
 
 TEST_F(WriteEndTest, DestructionWritesWhatIsQueued) {
   {
@@ -18,6 +22,29 @@ TEST_F(WriteEndTest, DestructionWritesWhatIsQueued) {
     for (int i = 0; i < 8; ++i) Enqueue(writer, i);
   }
   EXPECT_EQ(tier_.Stats().chunks, 8u);
+}
+
+TEST_F(WriteEndTest, WhatNobodyWasThereToWriteIsNotSpareAnyMore) {
+  const auto pages = Document(2);
+  {
+    WriteBehind writer({&tier_}, *pool_, {.threads = 0});
+    Offer(writer, pages);
+    Enqueue(writer, 2);
+  }
+  EXPECT_EQ(pool_->Stats().referenced, 2u);
+  EXPECT_FALSE(pool_->LeastSpare());
+}
+
+TEST_F(WriteEndTest, EachStoreThatDoesNotTakeItsWritesIsToldOf) {
+  testing_util::CapturedLog log;
+  WriteBehind writer({&tier_, &other_}, *pool_, {.threads = 1, .patience = Seconds(0.02)});
+  MutexLock closed(tier_.gate), others_closed(other_.gate);
+  Enqueue(writer, 0);
+  EXPECT_FALSE(writer.Flush());
+  EXPECT_EQ(log.Count("does not take what is written to it: 1 chunks may not be kept"), 2);
+  others_closed.Unlock();
+  closed.Unlock();
+  EXPECT_TRUE(Flushed(writer));
 }
 
 // Takes its time for each write, and takes them all.
