@@ -7,6 +7,7 @@
 
 #include "io/syncs_testing.h"
 #include "store/disk_tier.h"
+#include "store/late_tier.h"
 #include "store/redis_server_testing.h"
 #include "store/s3_server_testing.h"
 #include "store/store_dir.h"
@@ -151,6 +152,40 @@ TEST_F(OpenStoreTest, ALinkIsScaledWithTheChunksByItsRateAndByItsTrace) {
   ASSERT_TRUE(Put(0));
   EXPECT_EQ(ReadBack(*tier_, shared_.layout, chain_[0], Root()), std::nullopt);
   EXPECT_EQ(Rate(), 2e9);
+}
+
+TEST_F(OpenStoreTest, ALinkMayHaveALatencyAloneAndAStoreWritesThatStallAlone) {
+  Open();
+  EXPECT_NE(dynamic_cast<DiskTier*>(tier_.get()), nullptr);
+  options_.load_latency = Seconds(1e-3);
+  Open();
+  EXPECT_NE(dynamic_cast<ThrottledTier*>(tier_.get()), nullptr);
+  options_.write_stall_share = 1;
+  options_.write_stall = Seconds(0);
+  Open();
+  EXPECT_NE(dynamic_cast<LateTier*>(tier_.get()), nullptr);
+  EXPECT_TRUE(Put(0));
+}
+
+TEST_F(OpenStoreTest, AStoreIsWrappedOnceHoweverItKeepsItsChunks) {
+  for (const Codec codec : {Codec::kRaw, Codec::kLossless}) {
+    options_.codec = codec;
+    int wrapped = 0;
+    const auto wrap = [&](std::unique_ptr<Tier> tier) -> Result<std::unique_ptr<Tier>> {
+      ++wrapped;
+      return tier;
+    };
+    EXPECT_TRUE(OpenStore(0, options_, shared_, wrap));
+    EXPECT_EQ(wrapped, 1);
+  }
+}
+
+TEST_F(OpenStoreTest, StoresAreNamedByTheirKindAndFromTheSecondOnByTheirNumber) {
+  EXPECT_EQ(StoreName(0, options_), "disk");
+  EXPECT_EQ(StoreName(1, options_), "disk2");
+  EXPECT_EQ(StoreName(0, {.redis = RedisPlace()}), "redis");
+  EXPECT_EQ(StoreName(2, {.redis = RedisPlace()}), "redis3");
+  EXPECT_EQ(StoreName(3, {.s3 = S3Place()}), "s3-4");
 }
 
 }  // namespace

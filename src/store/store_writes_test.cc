@@ -76,6 +76,8 @@ TEST(StoreWritesTest, KeysMetOnceAreRememberedBesideADirectoryAndNotWhereAKeyHid
   EXPECT_EQ(seen({redis, second}, StoreWrites::kAlways), 1u);
   EXPECT_EQ(seen({redis}, StoreWrites::kSecondUse), std::nullopt);
   EXPECT_EQ(seen({plain, sealed}, StoreWrites::kAlways), std::nullopt);
+  sealed.writes = StoreWrites::kAlways;
+  EXPECT_EQ(seen({sealed, second}, StoreWrites::kAlways), 1u) << "with nothing of the sealed one's";
 }
 
 // A chunk is an index; its bytes are all that index.
