@@ -12,6 +12,7 @@
 #include "store/chunk_form.h"
 #include "store/chunk_format.h"
 #include "store/tier_testing.h"
+#include "store/verify_read.h"
 
 namespace kvcake {
 namespace {
@@ -60,6 +61,21 @@ class EncodedFormatTest : public testing::Test {
   ChunkHeader header_ = ExampleHeader(SmallLayout());
   std::vector<std::byte> file_ = ExampleFile(header_);
 };
+
+TEST_F(EncodedFormatTest, MoreThanAnyLandingHasRoomForIsRefused) {
+  const ChunkKind kind{header_.root,
+                       header_.layout,
+                       {.codec = header_.codec, .tables = header_.tables, .part_bytes_max = 4096}};
+  const ReadRequest request{header_.key, header_.parent, {}, nullptr};
+  for (ChunkPart& part : header_.parts) part.bytes = 4096;
+  EncodeHeader(bytes(), header_);
+  EXPECT_TRUE(DecodeHeaderFor(bytes(), request, kind));
+  header_.parts[0].bytes += kPartAlign;
+  EncodeHeader(bytes(), header_);
+  const auto refused = DecodeHeaderFor(bytes(), request, kind);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kCorrupt);
+}
 
 TEST_F(EncodedFormatTest, HeadersComeBackAsTheyWere) {
   const auto decoded = DecodeChunk(file_);

@@ -3,6 +3,8 @@
 
 #include <atomic>
 
+#include "base/log_testing.h"
+#include "store/encoded_testing.h"
 #include "store/s3_server_testing.h"
 #include "store/s3_store.h"
 #include "store/tier_testing.h"
@@ -65,6 +67,40 @@ TEST_F(S3RetryTest, WhatIsThereAfterAPutThatABusyServerRefusedIsAnothers) {
   FailFirst("PUT", 500);
   ASSERT_TRUE(PutChunk(*broken, layout_, chain_[0], Root()));
   EXPECT_EQ(broken->Stats().writes, 1u) << "it may have been done";
+}
+
+// Where looks fail nothing is read: they alone tell.
+TEST_F(S3RetryTest, LooksAndReadsThatFailAreToldOf) {
+  CapturedLog log;
+  {
+    const auto tier = Open();
+    server_.SetFault([](const S3Seen&) { return S3Fault{.status = 403}; });
+    EXPECT_EQ(Held(*tier, chain_), std::vector<bool>(2));
+    EXPECT_EQ(log.Count("reading chunks from remote fails"), 1);
+  }
+  server_.SetFault(nullptr);
+  const auto tier = Open();
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  FailFirst("GET", 400);
+  EXPECT_NE(ReadBack(*tier, layout_, chain_[0], Root()), std::nullopt);
+  EXPECT_EQ(log.Count("fails: chunk " + chain_[0].Hex()), 1);
+}
+
+// What came instead of a header is none: the chunk is there still.
+TEST_F(S3RetryTest, AHeaderThatDoesNotComeSaysNothingOfItsChunk) {
+  const StoreCodec codec = NaturalCodec(Codec::kLossless, layout_);
+  const S3TierOptions encoded = EncodedOptions(options_, codec);
+  const auto tier = OverFiles(OpenS3Tier(encoded).value(), encoded, codec);
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  Reads reads;
+  const auto read = [&] {
+    const size_t some = reads.Start(*tier, layout_, chain_[0], Root(), LayerRange{1, 1});
+    return reads.Wait(some).status;
+  };
+  FailFirst("GET", 400);
+  EXPECT_EQ(read().error().code, ErrorCode::kIo);
+  EXPECT_EQ(tier->Stats().quarantined, 0u);
+  EXPECT_TRUE(read());
 }
 
 TEST_F(S3RetryTest, ManyBytesMayTakeLonger) {
