@@ -43,6 +43,17 @@ TEST_F(FileSystemTest, TextComesBack) {
   EXPECT_EQ(fs_.List(dir_)->size(), 1u) << "a temporary was left";
 }
 
+// Chunks tell what was asked, to whoever can read them.
+TEST_F(FileSystemTest, WhatIsMadeIsForItsUserAlone) {
+  ASSERT_TRUE(fs_.MakeDirs(In("dirs/below")));
+  ASSERT_TRUE(fs_.Create(In("file"), /*direct=*/false));
+  ASSERT_TRUE(fs_.TryLock(In("lock")));
+  for (const char* name : {"dirs", "dirs/below", "file", "lock"}) {
+    const auto others = stdfs::perms::group_all | stdfs::perms::others_all;
+    EXPECT_EQ(stdfs::status(In(name)).permissions() & others, stdfs::perms::none) << name;
+  }
+}
+
 TEST_F(FileSystemTest, ErrorsHaveTheirCodesAndNames) {
   const auto missing = fs_.OpenRead(In("missing"), true);
   EXPECT_EQ(missing.error().code, ErrorCode::kNotFound);
