@@ -403,6 +403,28 @@ void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options, const char* slice_t
       ->needs(app.get_option("--store"));
 }
 
+void AddScheduleFlags(CLI::App& app, RuntimeOptions* options) {
+  app.add_option_function<std::string>(
+         "--schedule", [options](const auto& name) { options->schedule = *ScheduleFromName(name); },
+         "which prompts a step computes first: adaptive: those stored nowhere, the shortest first, "
+         "with aging, as restorations go on by loading; fcfs: in order of arrival")
+      ->check(CLI::IsMember({"adaptive", "fcfs"}))
+      ->default_str(std::string(ScheduleName(options->schedule)));
+  AddSeconds(app, "--restore-wait-max", &options->restore_wait_max,
+             "with --schedule adaptive: after this long without any progress a prompt gets a slice "
+             "before all others");
+  AddSeconds(app, "--pass-over-max", &options->pass_over_max,
+             "for so long a request that waits for KV pages is passed over by later ones for which "
+             "there are enough");
+  app.add_option_function<std::string>(
+         "--load-order",
+         [options](const auto& name) { options->load_order = *LoadOrderFromName(name); },
+         "whose chunks are read first: srpt: of the prompt with the least left, with aging; fifo: "
+         "in order of arrival; fair: in turn")
+      ->check(CLI::IsMember({"srpt", "fifo", "fair"}))
+      ->default_str(std::string(LoadOrderName(options->load_order)));
+}
+
 std::string NamesOf(const std::vector<const CLI::App*>& commands) {
   const auto name = [](const CLI::App* command) { return command->get_name(); };
   return CLI::detail::join(commands, name, ", ");

@@ -45,6 +45,8 @@ void AddModelFlags(CLI::App& app, RuntimeOptions* options);
 // the flag that says how many tokens a step computes.
 void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options,
                      const char* slice_tokens = "--slice-tokens");
+// --schedule, --restore-wait-max, --pass-over-max and --load-order.
+void AddScheduleFlags(CLI::App& app, RuntimeOptions* options);
 // --policy; a name that PolicyFromName knows.
 void AddPolicyFlag(CLI::App& app, std::string* policy);
 // --temperature, --top-k, --top-p, --seed.

@@ -404,28 +404,6 @@ void AddTenantFlags(CLI::App& app, ServeFlags* flags) {
 
 }  // namespace
 
-void AddScheduleFlags(CLI::App& app, RuntimeOptions* options) {
-  app.add_option_function<std::string>(
-         "--schedule", [options](const auto& name) { options->schedule = *ScheduleFromName(name); },
-         "which prompts a step computes first: adaptive: those stored nowhere, the shortest first, "
-         "with aging, as restorations go on by loading; fcfs: in order of arrival")
-      ->check(CLI::IsMember({"adaptive", "fcfs"}))
-      ->default_str(std::string(ScheduleName(options->schedule)));
-  AddSeconds(app, "--restore-wait-max", &options->restore_wait_max,
-             "with --schedule adaptive: after this long without any progress a prompt gets a slice "
-             "before all others");
-  AddSeconds(app, "--pass-over-max", &options->pass_over_max,
-             "for so long a request that waits for KV pages is passed over by later ones for which "
-             "there are enough");
-  app.add_option_function<std::string>(
-         "--load-order",
-         [options](const auto& name) { options->load_order = *LoadOrderFromName(name); },
-         "whose chunks are read first: srpt: of the prompt with the least left, with aging; fifo: "
-         "in order of arrival; fair: in turn")
-      ->check(CLI::IsMember({"srpt", "fifo", "fair"}))
-      ->default_str(std::string(LoadOrderName(options->load_order)));
-}
-
 void AddServeCommand(CLI::App& app, int* exit_code) {
   auto flags = std::make_shared<ServeFlags>();
   CLI::App* serve = app.add_subcommand("serve", "answer requests as OpenAI's API does, over HTTP");
