@@ -42,7 +42,7 @@ class Server:
     each step of the engine takes so long, on an emulated machine."""
 
     def __init__(self, *flags, store=None, ram="64MiB", wrapper=(), tls=None, model=MODEL,
-                 template=CHATML, step_s=None):
+                 template=CHATML, step_s=None, port=0):
         self.tls = tls  # what clients know of the server's certificate, where it has one
         self.dir = tempfile.TemporaryDirectory(prefix="kvcake-serve-")
         self.store = store or self.dir.name + "/store"
@@ -58,7 +58,7 @@ class Server:
                  "attention": "dense", "c0": step_s, "b": 0.0, "a": 0.0}), encoding="utf-8")
         self.log_path = pathlib.Path(self.dir.name, "log")
         command = ["setpriv", "--pdeathsig", "KILL", *wrapper, *PROGRAM.split(), "serve",
-                   "--model", model, "--port", "0", "--threads", "1", "--ram-capacity", ram,
+                   "--model", model, "--port", str(port), "--threads", "1", "--ram-capacity", ram,
                    "--store", self.store, *own, *flags]
         with open(self.log_path, "w", encoding="utf-8") as log:
             self.process = subprocess.Popen(command, stderr=log, stdout=log)

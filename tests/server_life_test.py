@@ -256,23 +256,6 @@ class ConfigTest(OwnServersTest):
         self.assertNotIn("the file with keys", server.log())
         self.assertEqual(server.stop(), 0)
 
-    def test_it_says_where_it_listens_also_in_ipv6(self):
-        try:
-            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-        except OSError:
-            self.skipTest("this machine has no IPv6")
-        log = pathlib.Path(self.folder, "log")
-        with open(log, "wb") as output:
-            server = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", *PROGRAM.split(), "serve", "--model", MODEL,
-                 "--host", "::1", "--port", "0", "--admin-host", "::1", "--admin-port", "0"],
-                stderr=output)
-        self.addCleanup(server.wait)
-        self.addCleanup(server.kill)
-        eventually(lambda: b"/v1\n" in log.read_bytes(), "where it serves")
-        self.assertRegex(log.read_text(), r"http://\[::1\]:\d+/v1\n")
-        self.assertRegex(log.read_text(), r"http://\[::1\]:\d+/metrics\n")
-
     def test_keys_come_from_the_environment(self):
         server = self.start(wrapper=("env", "KVCAKE_API_KEY=secret"))
         self.assertEqual((self.status(server), self.status(server, "secret")), (401, 200))
