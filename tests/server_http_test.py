@@ -278,12 +278,15 @@ class HttpTest(ServerTest):
 
     def test_http_1_0(self):
         body = json.dumps({**LONG, "max_tokens": 5})
-        with Raw(self.server) as raw:
-            raw.send(f"POST /v1/completions HTTP/1.0\r\n{JSON_TYPE}"
-                     f"Content-Length: {len(body)}\r\n\r\n{body}")
-            answer = raw.read_all()
-        self.assertTrue(answer.endswith(b"data: [DONE]\n\n"))
-        self.assertNotIn(b"chunked", answer)
+        # The end of a stream is the connection's, also where more was to come.
+        for headers in ("", "Connection: keep-alive\r\n"):
+            with Raw(self.server) as raw:
+                raw.send(f"POST /v1/completions HTTP/1.0\r\n{JSON_TYPE}{headers}"
+                         f"Content-Length: {len(body)}\r\n\r\n{body}")
+                answer = raw.read_all()
+            self.assertTrue(answer.endswith(b"data: [DONE]\n\n"))
+            self.assertNotIn(b"chunked", answer)
+            self.assertNotIn(b"keep-alive", answer)
 
     def gone(self, leave, **fields):
         cancelled = self.server.metric("vllm:request_success_total", finished_reason="abort")
@@ -375,7 +378,8 @@ class HttpTest(ServerTest):
 
 class SignalTest(OwnServersTest):
     def test_sigterm_finishes_what_runs(self):
-        server = self.start()
+        # An idle connection is not waited for.
+        server = self.start("--drain-timeout", "1h", "--idle-timeout", "1h")
         with Raw(server) as raw, Raw(server) as idle:
             raw.post("/v1/completions", {**LONG, "max_tokens": 2000}).read_until(b"data: ")
             server.process.send_signal(signal.SIGTERM)
@@ -426,6 +430,7 @@ class SignalTest(OwnServersTest):
             server.process.send_signal(signal.SIGTERM)
             eventually(lambda: "finishing" in server.log(), "the first")
             server.process.send_signal(signal.SIGTERM)
+            server.process.send_signal(signal.SIGHUP)  # it would read keys again: none is of use
             raw.read_until(b"data: [DONE]")
             server.process.send_signal(signal.SIGTERM)
             self.assertEqual(server.process.wait(WAIT_S), 0)
@@ -433,11 +438,14 @@ class SignalTest(OwnServersTest):
 
     def test_json_log(self):
         server = self.start("--log-format", "json")
-        server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 2})
-        eventually(lambda: '"request"' in server.log(), "the request's line")
+        for n in (1, 3):
+            server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 2, "ignore_eos": True,
+                                            "n": n})
+        eventually(lambda: server.log().count('"request"') == 2, "the requests' lines")
         lines = [json.loads(line) for line in server.log().splitlines()]
         answered = [line for line in lines if "request" in line]
-        self.assertEqual([line["answer_tokens"] for line in answered], [2])
+        self.assertEqual([(line["answer_tokens"], line.get("choices")) for line in answered],
+                         [(2, None), (6, 3)])
         self.assertGreater(answered[0]["ttft_s"], 0)
         server.stop()
 

@@ -50,6 +50,12 @@ class LoadingServer:
         connection.close()
         return response.status, content
 
+    def send(self, text):
+        """What is answered up to the end of the connection."""
+        with socket.create_connection(("127.0.0.1", self.port), WAIT_S) as raw:
+            raw.sendall(text.encode())
+            return raw.makefile("rb").read().decode()
+
     def kill(self):
         self.process.kill()
         self.process.wait()
@@ -71,6 +77,7 @@ class LoadingTest(unittest.TestCase):
             self.assertEqual((status, content["error"]["code"]), (503, "loading"))
         eventually(lambda: "/v1/models 503" in server.log(), "the last one's line")
         self.assertNotIn("/ready 503", server.log())  # a probe would fill the log
+        self.assertIn("Retry-After: 1\r\n", server.send("GET /v1/models HTTP/1.0\r\n\r\n"))
         server.let_go()
         eventually(lambda: server.request("GET", "/ready")[0] == 200, "the model")
         self.assertEqual(server.request("POST", "/v1/completions", body)[0], 200)
@@ -106,6 +113,19 @@ class LoadingTest(unittest.TestCase):
         body = json.dumps({"prompt": "Once", "max_tokens": 1})
         eventually(lambda: server.request("POST", "/v1/completions", body)[0] == 200, "the model")
         self.assertEqual(server.request("GET", "/ready")[0], 503)
+
+    def test_who_asks_as_it_is_told_to_stop_is_answered_when_it_has_loaded(self):
+        server = self.start("--header-timeout", "1h")
+        with socket.create_connection(("127.0.0.1", server.port), WAIT_S) as raw:
+            raw.sendall(b"GET /health HTTP/1.1\r\n")
+            eventually(lambda: server.request("GET", "/health")[0] == 200, "it is read")
+            server.process.send_signal(signal.SIGTERM)
+            eventually(lambda: "finishing what runs" in server.log(), "the signal")
+            server.let_go()
+            eventually(lambda: "serving" in server.log(), "the model")
+            raw.sendall(b"Host: localhost\r\n\r\n")
+            self.assertIn(b" 200 OK", raw.makefile("rb").read())
+        self.assertEqual(server.process.wait(WAIT_S), 0)
 
     def test_keys_that_are_to_be_read_again_while_it_loads_are(self):
         with tempfile.NamedTemporaryFile("w", encoding="utf-8") as keys:
@@ -144,11 +164,15 @@ class HealthTest(OwnServersTest):
             {"Content-Type": "application/json"}))
         asked.start()
         eventually(lambda: server.request("GET", "/health")[0] == 503, "an unhealthy server")
-        status, _, content = server.request("GET", "/ready")
-        if status == 503:  # it may just have come around
-            error = json.loads(content)["error"]
-            self.assertEqual(error["code"], "engine_stuck")
-            self.assertIn("--health-timeout", error["message"])
+        answers = []
+
+        def not_ready():
+            answers.append(server.request("GET", "/ready"))
+            return answers[-1][0] == 503
+        eventually(not_ready, "a server that is not ready")  # it may just have come around
+        error = json.loads(answers[-1][2])["error"]
+        self.assertEqual(error["code"], "engine_stuck")
+        self.assertIn("--health-timeout", error["message"])
         asked.join()
         eventually(lambda: server.request("GET", "/health")[0] == 200, "health again")
         self.assertEqual(server.stop(), 0)
@@ -270,8 +294,10 @@ class ConfigTest(OwnServersTest):
                     env={**os.environ, variable: value}, capture_output=True)
                 self.assertEqual(refused.returncode, 1, refused.stderr)
                 self.assertRegex(refused.stderr, f"{variable}.*{says}")
-            server = self.start(flag, "secret", wrapper=("env", f"{variable}="))
-            self.assertEqual(server.stop(), 0)
+            keys = self.write("keys", "ann secret\n" if name == "api" else "secret\n")
+            for given in ((flag, "secret"), (flag + "-file", keys)):
+                server = self.start(*given, wrapper=("env", f"{variable}="))
+                self.assertEqual(server.stop(), 0)
 
     def test_files_that_others_may_read_are_warned_of(self):
         keys = self.write("keys", "ann key\n", mode=0o644)
