@@ -42,6 +42,11 @@ class OpenAiTest(ServerTest):
                              ("/v1/models/dem%6F", 200), ("/v1/models/%64emo", 200),
                              ("/v1/models/demo%", 404), ("/v1/models/dem%zz", 404)):
             self.assertEqual(self.server.request("GET", path)[0], status)
+        for model in self.client.models.list():
+            self.assertEqual(model.model_extra["root"], "demo")
+            self.assertEqual(model.model_extra["max_model_len"], 8448)
+            self.assertLessEqual(model.created, time.time())
+            self.assertLess(time.time() - model.created, 86400)
         with self.assertRaises(openai.NotFoundError) as error:
             self.client.models.retrieve("gpt")
         self.assertEqual(error.exception.code, "model_not_found")
@@ -296,6 +301,8 @@ class OpenAiTest(ServerTest):
         self.assertEqual(cut.choices[0].finish_reason, "stop")
         streamed = "".join(c.choices[0].text for c in self.complete(stop=stop, stream=True))
         self.assertEqual(streamed, cut.choices[0].text)
+        begun = whole[-1] + "never to be seen"  # what may begin it is held until the end
+        self.assertEqual(self.complete(stop=begun).choices[0].text, whole)
 
     def test_what_stopped_an_answer(self):
         """As vLLM says it: a stop string, a token of stop_token_ids, or null."""
@@ -362,6 +369,9 @@ class OpenAiTest(ServerTest):
         for prompt in ("Once upon", ids):
             self.assertEqual(self.complete(prompt=prompt, echo=True).choices[0].text,
                              "Once upon" + plain.choices[0].text)
+        others = self.complete(prompt=["Once upon", "There was"], echo=True, n=2)
+        self.assertEqual([choice.text[:9] for choice in others.choices],
+                         ["Once upon"] * 2 + ["There was"] * 2)
 
     def test_a_prompt_that_is_scored_may_fill_the_context(self):
         """All that the model has, or less by a flag; one that is to be answered may not."""

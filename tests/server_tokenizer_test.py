@@ -105,6 +105,9 @@ class LeadingSpaceTest(TokenizerTest):
         self.assertEqual(complete([1, 700], echo=True)[0]["text"], "w700 w500 w500")
         self.assertEqual(complete([1])[0]["text"], "w500 w500")  # nothing stands before it
         self.assertEqual(complete([1], skip_special_tokens=False)[0]["text"], " w500 w500")
+        self.assertEqual(complete([1, 700], echo=True, skip_special_tokens=False)[0]["text"],
+                         "<s> w700 w500 w500")
+        self.assertEqual(server.post("/detokenize", {"tokens": [1, 700]})["prompt"], "<s> w700")
         self.assertEqual([choice["text"] for choice in complete(["w100", [1], "w100 w200"], n=2)],
                          [" w500 w500"] * 2 + ["w500 w500"] * 2 + [" w500 w500"] * 2)
         scored = complete("w100", logprobs=0)[0]
@@ -129,6 +132,30 @@ class LeadingSpaceTest(TokenizerTest):
         self.assertEqual(answer["text"], "".join(tokens).replace("\u2581", " "))
         text = self.chat(model, "w100 w200 w300")
         self.assertTrue(text.startswith(" w"), text)
+
+
+class AddedTokenTest(TokenizerTest):
+    """What a tokenizer puts before texts is not before chats, whose templates write it."""
+
+    def test_it_is_added_where_it_is_wanted(self):
+        begin = {"type": "TemplateProcessing",
+                 "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
+                            {"Sequence": {"id": "A", "type_id": 0}}],
+                 "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}}
+        server = self.serve({**FILES, "tokenizer.json": {**sentence_piece(),
+                                                         "post_processor": begin}})
+        text = {"prompt": "w100"}
+        chat = {"messages": [{"role": "user", "content": "w100"}]}
+        for path, body, added in (("/v1/completions", text, True),
+                                  ("/v1/chat/completions", chat, False)):
+            counts = {}
+            for given in (None, True, False):
+                asked = {**body, "add_special_tokens": given}
+                counts[given] = server.post("/tokenize", asked)["count"]
+                usage = server.post(path, {**asked, "max_tokens": 1})["usage"]
+                self.assertEqual(usage["prompt_tokens"], counts[given], (path, given))
+            self.assertEqual(counts[True], counts[False] + 1, path)
+            self.assertEqual(counts[None], counts[added], path)
 
 
 class ByteFallbackTest(TokenizerTest):

@@ -264,6 +264,18 @@ class FlagsTest(OwnServersTest):
             self.start("--generation-config", "/nonexistent")
         self.assertIn("generation_config.json", str(error.exception))
 
+    def test_sampling_defaults_are_the_models_unless_others_are_asked_for(self):
+        with tempfile.TemporaryDirectory() as model:
+            for file in pathlib.Path(MODEL).iterdir():
+                if file.is_file() and file.name != "generation_config.json":
+                    pathlib.Path(model, file.name).symlink_to(file)
+            pathlib.Path(model, "generation_config.json").write_text('{"max_new_tokens": 3}',
+                                                                     encoding="utf-8")
+            for flags, tokens in (((), 3), (("--generation-config", "vllm"), 5)):
+                answer = self.start(*flags, model=model).post(
+                    "/v1/completions", {"prompt": "Once", "max_tokens": 5, "ignore_eos": True})
+                self.assertEqual(answer["usage"]["completion_tokens"], tokens)
+
     def test_defaults_yield_where_there_is_less_room(self):
         chat = {"messages": [{"role": "user", "content": "hi"}], "ignore_eos": True}
         with tempfile.TemporaryDirectory() as directory:

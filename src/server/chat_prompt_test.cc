@@ -195,6 +195,9 @@ TEST(ChatPromptTest, NumbersOfAChatAreBounded) {
   };
   EXPECT_EQ(param(R"("logprobs": true, "top_logprobs": 20)"), "");
   EXPECT_EQ(param(R"("logprobs": true, "top_logprobs": 21)"), "top_logprobs");
+  EXPECT_EQ(param(R"("presence_penalty": -2, "frequency_penalty": 2)"), "");
+  EXPECT_EQ(param(R"("presence_penalty": -2.1)"), "presence_penalty");
+  EXPECT_EQ(param(R"("frequency_penalty": 2.1)"), "frequency_penalty");
   EXPECT_EQ(param(R"("max_tokens": 4, "min_tokens": 4)"), "");
   EXPECT_EQ(param(R"("max_tokens": 4, "min_tokens": 5)"), "min_tokens");
 }

@@ -289,6 +289,7 @@ TEST(OpenAiRequestTest, ReadsConversations) {
   EXPECT_FALSE(messages[2].contains("tool_calls"));
   EXPECT_EQ(request->max_tokens, 9);
   EXPECT_EQ(request->top_logprobs, 2);
+  EXPECT_EQ(ChatWith(R"("max_completion_tokens": 9, "max_tokens": 4)")->max_tokens, 9);
 }
 
 // As a template has to see them: arguments as objects, members in the client's order.

@@ -84,6 +84,8 @@ TEST(OpenAiResponseTest, SeveralAnswersHaveIndices) {
   ASSERT_EQ(first.size(), 2u);
   EXPECT_EQ(first[1]["choices"][0]["index"], 1);
   EXPECT_EQ(Events(writer.LastEvent(1, ends[1], {}, false)).at(0)["choices"][0]["index"], 1);
+  AnswerWriter reporting = Writer(options);
+  EXPECT_TRUE(Events(reporting.LastEvent(1, ends[1], {}, false)).at(0).contains("kvcake"));
 }
 
 TEST(OpenAiResponseTest, ThoughtsAndCallsAreApart) {

@@ -1,6 +1,9 @@
 #include "server/request_preparer.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
+
+#include <set>
 
 #include "server/demo_runtime_testing.h"
 
@@ -33,6 +36,21 @@ TEST_F(RequestPreparerTest, CallsAreReadWithTheSpecialTokensThatTheyAreWrittenWi
   EXPECT_TRUE(Prepared(tools + "}", "llama3_json").asked.skip_special);
   EXPECT_TRUE(Prepared(tools + R"(, "tool_choice": "none"})", "hermes").asked.skip_special);
   EXPECT_TRUE(Prepared(chat + "}", "hermes").asked.skip_special);
+}
+
+// As vLLM has it: in a row from the one that is asked for, or any.
+TEST_F(RequestPreparerTest, AnswersHaveSeedsOfTheirOwn) {
+  const auto seeds = [&](const char* fields) {
+    std::set<uint64_t> all;
+    for (int i = 0; i < 2; ++i) {
+      const auto prepared = Prepared(
+          fmt::format(R"({{"messages": [{{"role": "user", "content": "x"}}], "n": 3{}}})", fields));
+      for (const Request& request : prepared.requests) all.insert(request.sampling.seed);
+    }
+    return all;
+  };
+  EXPECT_EQ(seeds(R"(, "seed": 7)"), (std::set<uint64_t>{7, 8, 9}));
+  EXPECT_EQ(seeds("").size(), 6u);
 }
 
 }  // namespace
