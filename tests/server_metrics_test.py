@@ -149,6 +149,10 @@ class MetricsTest(OwnServersTest):
         version = json.loads(server.request("GET", "/version")[2])["version"]
         self.assertEqual(values["kvcake_build_info"], {(("version", version),): 1})
         self.assertEqual(server.stop(), 0)
+        server = self.start("--kv-codec", "int8")
+        self.assertEqual(self.scrape(server)["kvcake_store_codec_info"],
+                         {(("codec", "int8"), ("lossy", "true"), ("tier", "disk")): 1})
+        self.assertEqual(server.stop(), 0)
 
     def test_a_stop_that_the_last_token_completes_counts_as_one(self):
         server = self.start()

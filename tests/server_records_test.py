@@ -1,12 +1,14 @@
 """What `kvcake serve` tells of its requests: log lines, traces, times, scores; and emulation."""
+import datetime
 import json
 import pathlib
 import signal
 import tempfile
+import time
 import unittest
 
 from server_fixture import WAIT_S, Server, eventually
-from server_http_test import LONG, PROMPT, Raw
+from server_http_test import HOST, LONG, PROMPT, Raw
 
 PROFILE = {"name": "p", "layers": 4, "kv_bytes_per_token": 65536, "max_positions": 4096,
            "attention": "causal", "c0": 1e-3, "b": 1e-6, "a": 0}
@@ -32,6 +34,8 @@ class LogTest(unittest.TestCase):
             second.post("/v1/completions", {**LONG, "stream": False}, headers)
             eventually(lambda: server.metric("vllm:num_requests_waiting") == 1, "the second to wait")
             server.post("/v1/completions", LONG, status=429, headers=key)
+            second.send(f"GET /version HTTP/1.1\r\n{HOST}\r\n")  # which hides the end from now on
+            server.metric("kvcake_http_connections")  # it has been seen
             second.socket.close()
             self.lines(server, 5)
             first.socket.close()
@@ -54,6 +58,19 @@ class LogTest(unittest.TestCase):
         self.assertGreater(streamed["answer_tokens"], 0)
         self.assertEqual(server.stop(), 0)
 
+    def test_times_are_those_of_the_log(self):
+        """Seconds of the epoch in JSON, and else UTC, wherever the server is."""
+        def seconds(line):
+            return datetime.datetime.fromisoformat(line.split()[0]).timestamp()
+        for form, read in (("json", lambda line: json.loads(line)["time"]), ("text", seconds)):
+            server = Server("--log-format", form, wrapper=("env", "TZ=JST-9"))
+            began = time.time()
+            server.post("/tokenize", {"prompt": "x"})
+            eventually(lambda: "/tokenize" in server.log(), "its line")
+            (line,) = [line for line in server.log().splitlines() if "/tokenize" in line]
+            self.assertLess(began - 0.002, read(line))  # the log has milliseconds
+            self.assertLess(read(line), time.time())
+            self.assertEqual(server.stop(), 0)
 
     def test_what_the_engines_steps_have_not_taken_is_overhead(self):
         server = Server("--log-format", "json")

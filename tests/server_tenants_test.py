@@ -130,7 +130,7 @@ class ShareTest(TenantsTest):
         slow = self.keys.with_name("slow.json")
         slow.write_text(json.dumps({**profile, "c0": 0.02}))  # so that ann's go on
         server = self.start("--api-key-file", str(self.keys), "--max-num-seqs", "2", "--queue-max",
-                            "6", "--tenant-running-max", "1", "--emulate", str(slow))
+                            "5", "--tenant-running-max", "1", "--emulate", str(slow))
         several = {"prompt": PROMPT, "n": 5}  # more than a tenant's share can ever be
         server.post("/v1/completions", several, status=400, headers=bearer("key-a"))
         streams = [self.begin(server, "key-a", self.LONG) for _ in range(4)]
@@ -167,6 +167,7 @@ class ShareTest(TenantsTest):
         self.assertEqual(server.metric("kvcake_tenant_prompt_tokens_total", tenant="ann"),
                          usage["prompt_tokens"])
         self.assertEqual(server.metric("kvcake_tenant_generation_tokens_total", tenant="ann"), 0)
+        self.assertEqual(server.metric("vllm:generation_tokens_total"), 0)
         self.assertEqual(server.stop(), 0)
 
 

@@ -112,6 +112,14 @@ TEST_F(HttpApiTest, EachAnswerOfARequestCountsForItsTenant) {
   has("prompt_tokens_total", 2);  // which the three have in common
 }
 
+TEST_F(HttpApiTest, AStreamIsAResponse) {
+  Client client(R"({"stream": true, "max_tokens": 2, "prompt": [5, 6]})");
+  Complete(client, 1);
+  EXPECT_EQ(client.answer.status, 200);
+  EXPECT_THAT(Scrape(),
+              HasSubstr("\nkvcake_http_responses_total{model_name=\"m\",status=\"200\"} 1\n"));
+}
+
 TEST_F(HttpApiTest, EachAnswerOfARequestHasATrace) {
   std::vector<std::vector<int>> prompts = {std::vector(300, 5), std::vector(300, 6)};
   Client client(nlohmann::json{{"max_tokens", 1}, {"prompt", prompts}}.dump());

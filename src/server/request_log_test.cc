@@ -133,7 +133,13 @@ TEST(RequestLogTest, WhatTheEngineWasNotAskedHasNoEnd) {
       .client = "192.0.2.7", .method = "POST", .path = "/tokenize", .status = 200};
   EXPECT_FALSE(RequestJson(record).contains("finish_reason"));
   EXPECT_FALSE(RequestJson(record).contains("request"));
+  EXPECT_FALSE(RequestJson(record).contains("tenant"));
   EXPECT_EQ(RequestText(record), "192.0.2.7 - POST /tokenize 200: 0 B in, 0 B out, 0.000 s");
+}
+
+TEST(RequestLogTest, WhatTheEngineWasNotAskedWasSomebodys) {
+  const RequestRecord record{.path = "/tokenize", .tenant = "ann", .status = 200};
+  EXPECT_EQ(RequestJson(record)["tenant"], "ann");
 }
 
 TEST(RequestLogTest, WhatWasCancelledHasBoth) {

@@ -159,6 +159,19 @@ TEST_F(ServerMetricsTextTest, EachOfARequestsNumbersHasItsOwnName) {
   has("kvcake_step_tokens_total", "600", ",kind=\"restore\"");
 }
 
+TEST_F(ServerMetricsTextTest, OnlyAnswersAndWhatFollowsAFirstTokenHaveTimes) {
+  metrics_.Finished({.finish_reason = FinishReason::kCancelled});  // before it had begun
+  for (const char* const name :
+       {"vllm:e2e_request_latency_seconds_count", "vllm:request_decode_time_seconds_count",
+        "vllm:request_generation_tokens_count"}) {
+    Has({}, name, "0");
+  }
+  metrics_.Finished({.tokens = {1}, .finish_reason = FinishReason::kStop});
+  Has({}, "vllm:e2e_request_latency_seconds_count", "1");
+  Has({}, "vllm:request_time_per_output_token_seconds_count", "0");
+  Has({}, "vllm:request_success_total", "1", ",finished_reason=\"abort\"");
+}
+
 TEST_F(ServerMetricsTextTest, EachOfTheServersNumbersHasItsOwnName) {
   const ServerState state = {
       .loop =

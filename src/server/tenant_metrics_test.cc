@@ -56,6 +56,11 @@ TEST(TenantMetricsTest, BeginsAtZeroAndGoesBackToIt) {
   }
   metrics.SetNames({"bob", "eve", "joe"});  // too many
   EXPECT_THAT(text({}), Not(HasSubstr("eve")));
+  TenantMetrics full(/*labels_max=*/2);
+  full.SetNames({"ann", "bob"});
+  PrometheusText scrape;
+  full.AddTo({}, &scrape);
+  has(scrape.text(), "kvcake_tenant_answers_total{tenant=\"bob\"} 0");
 }
 
 TEST(TenantMetricsTest, TellsWhatEachTenantHasInStores) {
