@@ -326,6 +326,7 @@ class CrowdTest(OwnServersTest):
         with Raw(server) as more:
             answer = more.read_all()
         self.assertEqual(statuses(answer), [503])
+        self.assertIn(b"\r\nRetry-After: 1\r\n", answer)
         self.assertIn(b"--max-connections-per-client", answer)
         self.assertEqual(self.count(server, "_refused_total", reason="per_client"), 1)
         other = http.client.HTTPConnection(server.host, server.port, timeout=WAIT_S,
@@ -336,9 +337,10 @@ class CrowdTest(OwnServersTest):
         self.stop(server)
 
     def test_admins_have_a_listener_of_their_own(self):
-        server = self.start("--admin-port", "0", "--connections-max", "1", "--api-key", "k",
+        server = self.start("--admin-port", "0", "--connections-max", "2", "--api-key", "k",
                             "--body-timeout", "600s")
-        self.busy(server)
+        for _ in range(2):
+            self.busy(server)
         def ask(method, path, body=None, key="k", port=None):
             headers = {"Authorization": f"Bearer {key}"}
             return server.request(method, path, body, headers, port=port)[0]
