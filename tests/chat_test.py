@@ -51,6 +51,13 @@ class ChatTest(unittest.TestCase):
         self.assertEqual(self.pipe("", *flags)[0], "")
         self.assertEqual(self.pipe("\nWho are you?\n", *flags)[0], "")  # an empty line ends it
 
+    def test_answers_are_drawn_where_that_is_wanted(self):
+        self.command[-1] = "1"  # the temperature
+        answers = [self.pipe("Who are you?\n", "--max-tokens", "12", "--seed", seed)[0]
+                   for seed in ("1", "1", "2")]
+        self.assertEqual(answers[0], answers[1])
+        self.assertNotEqual(answers[0], answers[2])
+
     def test_an_answer_ends_where_the_model_ends_it(self):
         model = pathlib.Path(self.dir.name, "model")
         model.mkdir()
@@ -168,6 +175,9 @@ class ChatTest(unittest.TestCase):
         again, computed = self.ask(VERY_LONG)
         self.assertEqual(again, first)
         self.assertLess(computed, 128)  # what fills no chunk
+        self.end("\x04")
+        self.open(*flags, "--policy", "compute")
+        self.assertEqual(self.ask(VERY_LONG), (first, first))
         self.end("\x04")
 
     def test_an_interrupt_ends_the_answer(self):

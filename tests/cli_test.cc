@@ -95,6 +95,7 @@ TEST_F(CliTest, StoresKeepChunksByTheCodecThatIsNamed) {
     EXPECT_EQ(again["store"]["lossy"], lossy);
     EXPECT_EQ(again["report"]["lossy"], lossy ? codec : "");
     EXPECT_GT(again["store"]["tiers"][0]["decode_core_s"].get<double>(), 0);
+    EXPECT_EQ(again["store"]["tiers"][0]["encode_core_s"], 0);
     if (!lossy) {
       EXPECT_EQ(again["tokens"], plain["tokens"]);
     }
@@ -345,6 +346,10 @@ TEST_F(CliTest, SeedsAndStopStrings) {
   const json stopped = RunJson(run + "--temperature 1 --seed 1 --stop '" + stop + "'");
   EXPECT_EQ(stopped["text"], text.substr(0, text.find(stop)));
   EXPECT_EQ(stopped["finish_reason"], "stop");
+  // What may begin a stop string is held, and is part of the text when nothing follows.
+  const std::string begun = Write("stop", text.substr(text.size() - 1) + "never to be seen");
+  EXPECT_EQ(RunJson(run + "--temperature 1 --seed 1 --stop \"$(cat " + begun + ")\"")["text"],
+            text);
   const std::string brackets = "[" + stop + "]";  // as in [/INST]: they are part of the text
   EXPECT_EQ(RunJson(run + "--temperature 1 --seed 1 --stop '" + brackets + "'")["text"], text);
 }
@@ -368,6 +373,17 @@ TEST_F(CliTest, EmulatesAMachineThatIsNotHere) {
   EXPECT_EQ(first["tokens"], again["tokens"]);
   EXPECT_GT(again["report"]["tokens_loaded"]["disk"], 0);
   EXPECT_GE(first["report"]["planning_us_per_turn"], 0);
+  // So much of each step of 512 tokens, in whole chunks, is the prompt's.
+  const auto turns = [&](const std::string& share) -> int {
+    return RunJson("run --emulate " + dir_ +
+                   "/p.json --threads 1 --max-tokens 1 --policy compute " + "--prompt-file " +
+                   document_ + share)["report"]["turns"];
+  };
+  const int tokens = first["prompt_tokens"];
+  std::ofstream(dir_ + "/share") << "0 0.25\n";
+  EXPECT_EQ(turns(""), (tokens + 511) / 512);
+  EXPECT_EQ(turns(" --compute-share 0.25"), tokens / 128);
+  EXPECT_EQ(turns(" --compute-trace " + dir_ + "/share"), tokens / 128);
   const Outcome neither = Run("run --prompt x");
   EXPECT_NE(neither.exit_code, 0);
   EXPECT_THAT(neither.err, HasSubstr("--model"));

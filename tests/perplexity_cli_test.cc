@@ -73,6 +73,15 @@ TEST_F(PerplexityTest, EverySlicingThreadCountAndChunkSizeGivesTheSameNumbers) {
   }
 }
 
+TEST_F(PerplexityTest, WeightsAreHeldAsTheyAreAskedFor) {
+  const json plain = RunJson(kGolden, "--tokens " + ids_);
+  const json rounded = RunJson(kGolden, "--tokens " + ids_ + " --weights int8");
+  EXPECT_EQ(plain["weights"], "bf16");
+  EXPECT_EQ(rounded["weights"], "int8");
+  EXPECT_NE(rounded["nll"], plain["nll"]);
+  EXPECT_NEAR(rounded["mean_nll"].get<double>(), plain["mean_nll"].get<double>(), 0.1);
+}
+
 TEST_F(PerplexityTest, TokensComeInEveryFormThatAPersonWouldTry) {
   const json first = RunJson(kGolden, "--tokens " + Write("array", "[5, 6, 7, 100]"));
   ASSERT_EQ(first["nll"].size(), 3u);

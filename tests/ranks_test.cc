@@ -1,5 +1,6 @@
 // One prompt, several processes: kvcake run --ranks, and under mpirun, as a user starts it.
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -119,8 +120,22 @@ TEST_F(RanksTest, PlanSaysHowManyPayAtEachLink) {
   EXPECT_GT(fast["link_latency_s"], 0) << "the profile's";
   EXPECT_EQ(RunJson(plan + "--link-latency 0us")["plans"][0]["link_latency_s"], 0);
 
+  const json file = json::parse(Read(KVCAKE_SOURCE_DIR "/bench/profiles/kvr/a100-llama-7b.json"));
+  const json time = RunJson(plan)["time"];
+  for (const char* const name : {"attention", "c0", "b", "a", "floor"}) {
+    EXPECT_EQ(time[name], file[name]) << name;
+  }
+  EXPECT_EQ(time["g"], 0);
+
   const Outcome table = Run(plan + "--json " + dir_ + "/plan.json");
   EXPECT_THAT(table.out, HasSubstr("1 GB/s"));
+  for (const json& row : plans) {  // what the best number of ranks gains, and tsp with as many
+    const int best = row["ranks"];
+    const double seconds = row["ttft_s"], alone = row["ttft_by_ranks_s"][0];
+    EXPECT_THAT(table.out,
+                HasSubstr(fmt::format(" {:>5} {:>5.2f}x {:>8.3f}  ", best, alone / seconds,
+                                      row["tsp_by_ranks_s"][best - 1].get<double>())));
+  }
   EXPECT_EQ(json::parse(Read(dir_ + "/plan.json"))["plans"], plans);
   EXPECT_EQ(Run("runahead plan").exit_code, 1) << "of what?";
   EXPECT_EQ(Run("runahead plan --link-rate 0").exit_code, 2);

@@ -57,7 +57,7 @@ TEST_F(RunCliTest, SaysWhatEachStoreDid) {
   EXPECT_EQ(full["tiers"][0]["evicted"],
             chunks - 2 + full["written"].get<uint64_t>() - ChunkFiles().size());
   expect(RunJson(Ask("--store redis://127.0.0.1:1"))["store"],
-         {{"written", 0}, {"writes_failed", chunks}});
+         {{"written", 0}, {"writes_failed", chunks}, {"writes_dropped", 0}});
 }
 
 TEST_F(RunCliTest, SaysInWordsHowThePromptsCacheWasMade) {
