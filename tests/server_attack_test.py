@@ -327,7 +327,7 @@ class CrowdTest(OwnServersTest):
             answer = more.read_all()
         self.assertEqual(statuses(answer), [503])
         self.assertIn(b"\r\nRetry-After: 1\r\n", answer)
-        self.assertIn(b"--max-connections-per-client", answer)
+        self.assertRegex(answer, rb"address has 2 connections .*--max-connections-per-client")
         self.assertEqual(self.count(server, "_refused_total", reason="per_client"), 1)
         other = http.client.HTTPConnection(server.host, server.port, timeout=WAIT_S,
                                            source_address=("127.0.0.2", 0))

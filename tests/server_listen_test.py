@@ -1,4 +1,5 @@
 """Where `kvcake serve` listens: at names, in IPv6, and again where it did before."""
+import http.client
 import pathlib
 import re
 import socket
@@ -41,6 +42,18 @@ class ListenTest(OwnServersTest):
         port = re.search(r"http://localhost:(\d+)/v1\n", said)
         self.assertTrue(port, said)
         socket.create_connection(("127.0.0.1", int(port[1])), WAIT_S).close()
+
+    def test_admins_have_a_host_of_their_own(self):
+        server = self.start("--admin-port", "0", "--admin-host", "127.0.0.2")
+        self.assertIn(f"http://127.0.0.2:{server.admin_port}/metrics\n", server.log())
+        self.assertIn(f"http://127.0.0.1:{server.port}/v1\n", server.log())
+        for host, port, path in (("127.0.0.2", server.admin_port, "/metrics"),
+                                 ("127.0.0.1", server.port, "/v1/models")):
+            connection = http.client.HTTPConnection(host, port, timeout=WAIT_S)
+            connection.request("GET", path)
+            self.assertEqual(connection.getresponse().status, 200, path)
+            connection.close()
+        self.assertEqual(server.stop(), 0)
 
     def test_it_may_be_started_again_at_once_at_the_same_port(self):
         server = self.start()
