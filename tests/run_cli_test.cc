@@ -1,6 +1,7 @@
 // What kvcake run and model info say: of the stores, of how a prompt's cache was made, of a model.
 #include <fmt/format.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -97,6 +98,15 @@ TEST_F(RunCliTest, ModelInfoSaysWhatAModelIs) {
   const json demo = info(KVCAKE_SOURCE_DIR "/models/demo");
   EXPECT_EQ(demo["bos_token"], 0);
   EXPECT_EQ(demo["eos_tokens"], json::array({0}));
+  EXPECT_EQ(demo["tie_embeddings"], true);
+  const std::string weights = Read(KVCAKE_SOURCE_DIR "/models/demo/model.safetensors");
+  uint64_t header = 0;
+  std::memcpy(&header, weights.data(), sizeof(header));
+  EXPECT_EQ(demo["parameters"], (weights.size() - sizeof(header) - header) / 2);  // of BF16
+  const json half =
+      json::parse(Run("model info " KVCAKE_SOURCE_DIR "/models/demo --chunk-tokens 64 --json").out);
+  EXPECT_EQ(demo["chunk_bytes"].get<int>() - half["chunk_bytes"].get<int>(),
+            64 * demo["kv_bytes_per_token"].get<int>());
   RunJson(WithStore());
   EXPECT_EQ(demo["chunk_bytes"], fs::file_size(ChunkFiles()[0]));
 }
