@@ -146,6 +146,7 @@ class HttpTest(ServerTest):
         status, headers, body = self.server.request("GET", "/v1/completions")
         self.assertEqual((status, headers["Allow"]), (405, "POST"))
         self.assertIn("error", json.loads(body))
+        self.assertEqual(self.server.request("HEAD", "/v1/completions")[0], 405)
         self.assertEqual(self.server.request("GET", "/health?x=1")[0], 200)
         # As clients write it that take the server for a proxy (RFC 9112, 3.2.2).
         for target, want in (("http://example.com/health", b"200"),

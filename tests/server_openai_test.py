@@ -42,7 +42,9 @@ class OpenAiTest(ServerTest):
                              ("/v1/models/dem%6F", 200), ("/v1/models/%64emo", 200),
                              ("/v1/models/demo%", 404), ("/v1/models/dem%zz", 404)):
             self.assertEqual(self.server.request("GET", path)[0], status)
+        self.assertEqual(json.loads(self.server.request("GET", "/v1/models")[2])["object"], "list")
         for model in self.client.models.list():
+            self.assertEqual(model.object, "model")
             self.assertEqual(model.model_extra["root"], "demo")
             self.assertEqual(model.model_extra["max_model_len"], 8448)
             self.assertLessEqual(model.created, time.time())

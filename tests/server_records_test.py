@@ -58,6 +58,15 @@ class LogTest(unittest.TestCase):
         self.assertGreater(streamed["answer_tokens"], 0)
         self.assertEqual(server.stop(), 0)
 
+    def test_what_is_warmed_is_a_request_of_the_engine(self):
+        server = Server("--log-format", "json")
+        warmed = server.post("/cache/warm", {"prompt": PROMPT})
+        (line,) = self.lines(server, 1)
+        self.assertTrue(line["request"].startswith("cmpl-"), line)
+        self.assertEqual((line["path"], line["prompt_tokens"], line["finish_reason"]),
+                         ("/cache/warm", warmed["prompt_tokens"], "length"))
+        self.assertEqual(server.stop(), 0)
+
     def test_times_are_those_of_the_log(self):
         """Seconds of the epoch in JSON, and else UTC, wherever the server is."""
         def seconds(line):

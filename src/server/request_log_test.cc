@@ -155,8 +155,9 @@ TEST(RequestLogTest, WhatWasCancelledHasBoth) {
 // A probe asks every few seconds: what it is told is for it to act upon, not for the log.
 TEST(RequestLogTest, ProbesAreLoggedWhereSomethingIsWrong) {
   const std::shared_ptr<spdlog::logger> before = spdlog::default_logger();
-  const auto level = [](const char* path, int status, const char* code = "") {
-    RequestRecord record{.method = "GET", .path = path, .status = status};
+  const auto level = [](const char* path, int status, const char* code = "",
+                        const char* method = "GET") {
+    RequestRecord record{.method = method, .path = path, .status = status};
     if (status != 200) record.error = ApiError{.status = status, .code = code};
     std::ostringstream text;
     const auto logger = std::make_shared<spdlog::logger>(
@@ -177,6 +178,10 @@ TEST(RequestLogTest, ProbesAreLoggedWhereSomethingIsWrong) {
   EXPECT_EQ(level("/v1/models", 503, "loading"), "warning");
   EXPECT_EQ(level("/v1/models", 200), "info");
   EXPECT_EQ(level("/healthz", 404), "info");
+  EXPECT_EQ(level("/ready", 200, "", "HEAD"), "debug");
+  EXPECT_EQ(level("/ready", 200, "", "POST"), "info");
+  EXPECT_EQ(level("/v1/completions", 499), "info");
+  EXPECT_EQ(level("/v1/completions", 500), "warning");
   spdlog::set_default_logger(before);
 }
 
