@@ -146,6 +146,46 @@ TEST_F(CudaTest, ProductsAreTheCpus) {
   }
 }
 
+// A product is told from others of its matrix's size: by its rows' strides, its bias, whether it is
+// added, and whether GELU follows it. Sums of whole 64ths are the same in any order.
+TEST_F(CudaTest, ProductsOfOneSizeAreToldApart) {
+  const int64_t rows = 9, n = 32, k = 48;
+  Layer layer = ExactLayer(rows, n, k), other = layer;
+  for (float& bias : layer.bias) bias = static_cast<float>(rng_() % 9);
+  for (float& bias : other.bias) bias = static_cast<float>(rng_() % 9) + 9;
+  std::vector<PackedMatrix> cpu_w, cuda_w;
+  for (const auto& [of, biased] :
+       {std::pair(&layer, true), {&layer, false}, {&other, true}, {&layer, true}}) {
+    cpu_w.push_back(of->Pack(cpu_, biased));
+    cuda_w.push_back(of->Pack(*cuda_, biased));
+  }
+  // The same rows, further apart.
+  const ActivationBuffer room(cpu_.path(), 2 * rows, k), device_room(kCuda, 2 * rows, k);
+  Activations apart = room.Rows(rows), device_apart = device_room.Rows(rows);
+  apart.stride *= 2;
+  device_apart.stride *= 2;
+  SetActivations(cpu_.path(), layer.x, apart);
+  SetActivations(kCuda, layer.x, device_apart);
+  const ActivationBuffer a = layer.Rows(cpu_), device_a = layer.Rows(*cuda_), gelu(kCuda, rows, n);
+  MatMulGelu(*cuda_, device_a.Rows(rows), cuda_w[1], gelu.Rows(rows));
+  for (size_t w = 0; w < cpu_w.size(); ++w) {
+    for (const bool far : {false, true}) {
+      for (const int64_t stride : {n, n + 16}) {
+        for (const auto& multiply : {&MatMul, &MatMulAdd}) {
+          std::vector<float> want(rows * stride, 1.0f);
+          const Buffer got = Put(want);
+          multiply(cpu_, far ? apart : a.Rows(rows), cpu_w[w], want.data(), stride);
+          multiply(*cuda_, far ? device_apart : device_a.Rows(rows), cuda_w[w], got.as<float>(),
+                   stride);
+          ASSERT_EQ(Get(got.as<float>(), want.size()), want)
+              << "matrix " << w << (far ? ", rows apart" : "") << ", stride " << stride
+              << (multiply == &MatMulAdd ? ", added" : "");
+        }
+      }
+    }
+  }
+}
+
 // What enters the activations is off by more than what leaves them: sums are rounded to bf16 before
 // the bias is added, by up to 2^-8 of them, and steps of SiLU and GELU are up to 1.13 times as long
 // as those they follow.
@@ -188,10 +228,10 @@ TEST_F(CudaTest, ActivationsOfProductsAreTheCpus) {
 }
 
 // The last rows of a product that the scratch does not hold at once are as they are alone: sums of
-// whole 64ths are the same in any order.
+// whole 64ths are the same in any order. It holds 1,030 of them; those after 1,024 are aligned.
 TEST_F(CudaTest, ActivationsOfMoreRowsThanTheScratchHolds) {
-  const int64_t n = 1 << 17, k = 16, rows = 1041, last = 33;
-  static_assert(n * 2 * 1024 == CudaDevice::kScratchBytes);
+  const int64_t n = 130304, k = 16, rows = 1041, last = 33;
+  static_assert(CudaDevice::kScratchBytes / (n * 2) == 1030);
   Layer layer = ExactLayer(rows, n, k);
   const PackedMatrix gelu = layer.Pack(*cuda_);
   const PackedMatrix gate_up = PackedMatrix::GateUp(*cuda_, layer.Half(0), layer.Half(1), k);

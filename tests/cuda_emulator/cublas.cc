@@ -51,8 +51,10 @@ struct Matmul {
                        a_layout.columns == d_layout.rows && b_layout.columns == d_layout.columns;
     if (!known) Die("kvcake has no such product");
     if (how.epilogue == CUBLASLT_EPILOGUE_BIAS && how.bias == nullptr) Die("there is no bias");
+    // What an algorithm may count on, unless it was chosen for less.
+    constexpr uintptr_t kAlignment = 256;
     for (const void* matrix : {a, b, static_cast<const void*>(d)}) {
-      if (reinterpret_cast<uintptr_t>(matrix) % 16 != 0) Die("a matrix is not aligned");
+      if (reinterpret_cast<uintptr_t>(matrix) % kAlignment != 0) Die("a matrix is not aligned");
     }
   }
 

@@ -171,6 +171,7 @@ T __shfl_xor_sync(unsigned, T value, int mask) {
 
 enum cudaError_t {
   cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
   cudaErrorDevicesUnavailable = 46,
 };
@@ -266,7 +267,9 @@ cudaError_t AnswerTo(const char* call);
 // `begin`: of kernels that may start early, BeginGrid.
 void Enqueue(cudaStream_t stream, std::function<void()> operation,
              std::function<std::vector<EarlyRead>()> begin = nullptr);
-void CheckLaunch(const cudaLaunchConfig_t& config);
+void CheckLaunch(const cudaLaunchConfig_t& config, const void* kernel);
+// That a kernel's blocks may have so much dynamic shared memory.
+cudaError_t AllowShared(const void* kernel, int bytes);
 
 }  // namespace cuda_emulator
 
@@ -276,14 +279,15 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel*) {
   return cuda_emulator::AnswerTo("cudaFuncGetAttributes");
 }
 template <typename Kernel>
-cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int) {
-  return cudaSuccess;
+cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute attribute, int value) {
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
+  return cuda_emulator::AllowShared(reinterpret_cast<const void*>(kernel), value);
 }
 
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
-  cuda_emulator::CheckLaunch(*config);
+  cuda_emulator::CheckLaunch(*config, reinterpret_cast<const void*>(kernel));
   const std::function<void()> thread = [kernel, ... values = Parameters(arguments)] {
     kernel(values...);
   };

@@ -48,6 +48,12 @@ using cuda_emulator::Die;
 
 constexpr size_t kPage = 4096;
 
+size_t RoundUp(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
+
+std::byte* PageOf(std::byte* memory) {
+  return memory - reinterpret_cast<uintptr_t>(memory) % kPage;
+}
+
 struct Device {
   std::recursive_mutex mutex;  // operations may come back, as graphs do
   // Guarded by mutex.
@@ -80,7 +86,9 @@ class Touch {
 
  private:
   static void Protect(int protection) {
-    for (const auto& [first, size] : TheDevice().memory) mprotect(first, size, protection);
+    for (const auto& [first, size] : TheDevice().memory) {
+      mprotect(PageOf(first), RoundUp(size, kPage), protection);
+    }
   }
   static inline int touches_ = 0;  // guarded by the device's mutex
 };
@@ -131,7 +139,20 @@ bool IsOfDevice(const void* memory, size_t bytes) {
 
 namespace cuda_emulator {
 
-constexpr size_t kSharedMax = 227 << 10;  // of a block on an H100
+constexpr size_t kSharedMax = 227 << 10;     // of a block on an H100
+constexpr size_t kSharedUnasked = 48 << 10;  // what each kernel may have without asking
+
+std::map<const void*, size_t>& SharedOfKernels() {
+  static auto* const bytes = new std::map<const void*, size_t>();
+  return *bytes;
+}
+
+cudaError_t AllowShared(const void* kernel, int bytes) {
+  const Lock lock(TheDevice().mutex);
+  if (bytes < 0 || static_cast<size_t>(bytes) > kSharedMax) return cudaErrorInvalidValue;
+  SharedOfKernels()[kernel] = bytes;
+  return cudaSuccess;
+}
 
 void Enqueue(cudaStream_t stream, std::function<void()> run,
              std::function<std::vector<EarlyRead>()> begin) {
@@ -153,12 +174,17 @@ cudaError_t AnswerTo(const char* call) {
                                                              : cudaSuccess;
 }
 
-void CheckLaunch(const cudaLaunchConfig_t& config) {
+void CheckLaunch(const cudaLaunchConfig_t& config, const void* kernel) {
   constexpr unsigned kGridMax = 65535;  // but for x
   const dim3& grid = config.gridDim;
   if (grid.x < 1 || grid.y < 1 || grid.y > kGridMax || grid.z != 1) Die("no such grid");
   if (config.blockDim.y != 1 || config.blockDim.z != 1) Die("blocks are lines here");
-  if (config.dynamicSmemBytes > kSharedMax) Die("no block has so much shared memory");
+  const Lock lock(TheDevice().mutex);
+  const auto asked = SharedOfKernels().find(kernel);
+  if (config.dynamicSmemBytes >
+      (asked == SharedOfKernels().end() ? kSharedUnasked : asked->second)) {
+    Die("a block has more shared memory than its kernel has asked for");
+  }
   for (unsigned i = 0; i < config.numAttrs; ++i) {
     const auto& [id, value] = config.attrs[i];
     if (id == cudaLaunchAttributeCooperative && value.cooperative != 0 &&
@@ -172,6 +198,7 @@ void CheckLaunch(const cudaLaunchConfig_t& config) {
 
 const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaErrorMemoryAllocation     ? "out of memory"
+         : error == cudaErrorInvalidValue       ? "invalid value"
          : error == cudaErrorDevicesUnavailable ? "unavailable"
                                                 : "no error";
 }
@@ -208,22 +235,25 @@ cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
   return cudaSuccess;
 }
 
-// Between pages that nobody may touch, and full of ones, which are no numbers.
+// Between pages that nobody may touch, as near to the one behind it as CUDA's alignment lets it be,
+// and full of ones, which are no numbers.
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
-  constexpr size_t kFilledMax = 64 << 20;
+  constexpr size_t kAlignment = 256, kFilledMax = 64 << 20;
   Device& device = TheDevice();
   const Lock lock(device.mutex);
   RefuseInCapture("memory is allocated while a stream is captured");
-  bytes = (bytes + kPage - 1) / kPage * kPage;
+  bytes = RoundUp(bytes, kAlignment);
   if (device.used + bytes > device.bytes) return cudaErrorMemoryAllocation;
-  void* const pages = mmap(nullptr, bytes + 2 * kPage, PROT_NONE,
+  const size_t room = RoundUp(bytes, kPage);
+  void* const pages = mmap(nullptr, room + 2 * kPage, PROT_NONE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (pages == MAP_FAILED) return cudaErrorMemoryAllocation;
-  auto* const first = static_cast<std::byte*>(pages) + kPage;
-  mprotect(first, bytes, PROT_READ | PROT_WRITE);
-  madvise(first, bytes, MADV_HUGEPAGE);  // fewer pages to protect
-  if (bytes <= kFilledMax) std::memset(first, 0xff, bytes);
-  mprotect(first, bytes, PROT_NONE);
+  auto* const begin = static_cast<std::byte*>(pages) + kPage;
+  mprotect(begin, room, PROT_READ | PROT_WRITE);
+  madvise(begin, room, MADV_HUGEPAGE);  // fewer pages to protect
+  if (room <= kFilledMax) std::memset(begin, 0xff, room);
+  mprotect(begin, room, PROT_NONE);
+  auto* const first = begin + (room - bytes);
   device.memory[first] = bytes;
   device.used += bytes;
   *memory = first;
@@ -238,13 +268,13 @@ cudaError_t cudaFree(void* memory) {
   RunAll();
   const auto at = device.memory.find(static_cast<std::byte*>(memory));
   if (at == device.memory.end()) Die("what is freed was not allocated");
-  munmap(at->first - kPage, at->second + 2 * kPage);
+  munmap(PageOf(at->first) - kPage, RoundUp(at->second, kPage) + 2 * kPage);
   device.used -= at->second;
   device.memory.erase(at);
   return cudaSuccess;
 }
 
-cudaError_t cudaHostRegister(void*, size_t, unsigned) { return cudaSuccess; }
+cudaError_t cudaHostRegister(void*, size_t, unsigned) { return AnswerTo("cudaHostRegister"); }
 
 cudaError_t cudaHostUnregister(void*) {
   const Lock lock(TheDevice().mutex);
@@ -321,6 +351,7 @@ cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t 
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (const cudaError_t error = AnswerTo("cudaStreamBeginCapture")) return error;
   const Lock lock(TheDevice().mutex);
   stream->capture = new CUgraph_st();
   return cudaSuccess;
@@ -329,15 +360,20 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   const Lock lock(TheDevice().mutex);
   *graph = std::exchange(stream->capture, nullptr);
+  if (const cudaError_t error = AnswerTo("cudaStreamEndCapture")) {
+    delete std::exchange(*graph, nullptr);
+    return error;
+  }
   return cudaSuccess;
 }
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
+  if (const cudaError_t error = AnswerTo("cudaGraphInstantiate")) return error;
   *exec = new CUgraphExec_st{graph->operations};
   return cudaSuccess;
 }
 
-cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return AnswerTo("cudaGraphUpload"); }
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   cuda_emulator::Enqueue(stream, [operations = exec->operations] {
