@@ -60,6 +60,8 @@ struct AttentionSlice {
 struct AttentionLimits {
   int64_t rows = 0;  // of all slices of a plan
   int64_t slices = 0;
+  // Room for the sums of tiles that CUDA splits. Those that find none left are computed whole.
+  int64_t sums_bytes = 128 << 20;
 };
 
 // What a run of attention computes: slices, and how they are shared out. Of the Attention that made

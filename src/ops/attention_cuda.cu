@@ -26,8 +26,6 @@ using cuda::AttentionTask;
 
 static_assert(kAttentionPartial % kAttentionBlock == 0 && kAttentionBlock == 64);
 
-// For the sums of tiles that are split. Those that find no room left are computed whole.
-constexpr int64_t kSumsBytesAll = 128 << 20;
 // Positions and row numbers, and what is added to them, are ints on the device.
 constexpr int64_t kIntMax = 1 << 30;
 constexpr int kMergeThreads = 128;
@@ -331,8 +329,8 @@ CudaAttention::CudaAttention(const Compute& compute, AttentionShape shape, const
       kernel_(KernelFor(backend, shape_.head_dim)),
       decode_(compute, shape_, limits.slices),
       box_tokens_(std::gcd(pool.layout().chunk_tokens, kAttentionBlock)),
-      sums_rows_(kSumsBytesAll / (cuda::SumsStride(kernel_.padded_dim) * sizeof(float))),
-      sums_(kSumsBytesAll, Memory::kDevice),
+      sums_rows_(limits.sums_bytes / (cuda::SumsStride(kernel_.padded_dim) * sizeof(float))),
+      sums_(limits.sums_bytes, Memory::kDevice),
       slopes_(shape_.alibi_slopes.empty() ? Buffer() : compute.Put(shape_.alibi_slopes)) {
   CHECK(pool.contiguous());
   if (backend == AttentionBackend::kWgmma) pool_map_ = MapPool(pool, box_tokens_);

@@ -144,6 +144,66 @@ TEST_P(AttentionDecodeTest, TheLargestTileOfTheLargestHeadsGivesTheBitsOfItsRows
   }
 }
 
+// Sequences of several partials are split on CUDA while there is room for the sums of all parts,
+// and else computed whole: none, some or all of them are split here, whatever came before.
+TEST_P(AttentionDecodeTest, WithoutRoomForSumsSequencesAreComputedWhole) {
+  std::mt19937 rng(15);
+  const std::vector<int64_t> contexts = {2 * kAttentionPartial + 70, kAttentionPartial + 1,
+                                         kAttentionPartial + 130, 40};
+  const auto rows = std::ssize(contexts);
+  for (const AttentionShape& shape :
+       {AttentionShape{6, 2, 32, {0.5f, 0.1f, 0.02f, 0.004f, 0.3f, 0.01f}},
+        AttentionShape{40, 2, 16}}) {
+    Sequence sequence(GetParam(), rng, shape, contexts[0], 64);
+    sequence.ScaleQueries(0.5f);
+    std::vector<float> want;
+    std::vector<AttentionSlice> slices;
+    for (int64_t i = 0; i < rows; ++i) {
+      const auto row = sequence.Run(2, contexts[i] - 2, contexts[i]);
+      want.insert(want.end(), row.begin() + sequence.q_size(), row.end());
+      slices.push_back(sequence.Slice(contexts[i] - 1, contexts[i], i));
+    }
+    ThreadPool workers(2);
+    const Compute compute(workers, path());
+    // Room for three partials and some rows of another: a row has 64 dimensions and two numbers.
+    const int64_t sums_row = (64 + 2) * sizeof(float), some = 4 * shape.heads * sums_row;
+    for (const int64_t sums_bytes : {int64_t{0}, some, AttentionLimits{}.sums_bytes}) {
+      const auto attention =
+          Attention::Create(compute, shape, sequence.pool(), {rows, rows, sums_bytes}, backend());
+      const auto plan = attention->NewPlan();
+      plan->Set(slices);
+      compute.Wait();
+      const auto launches = plan->launches();
+      const ActivationBuffer out(path(), rows, sequence.q_size());
+      for (int again = 0; again < 3; ++again) {
+        plan->Set(slices);
+        EXPECT_EQ(plan->launches(), launches);
+        attention->Run(*plan, 1, sequence.q_size(), out.Rows(rows));
+        ASSERT_TRUE(SameBits(RowsOf(path(), out.Rows(rows)), want.data()))
+            << "groups of " << shape.heads / 2 << ", sums of " << sums_bytes << " bytes";
+      }
+    }
+  }
+}
+
+// A plan keeps to its limits however long a context is: one of so many partials is most of what it
+// may hold.
+TEST_P(AttentionDecodeTest, OneLongSequenceIsWithinTheLimitsOfOne) {
+  if (!OnCuda(path())) GTEST_SKIP() << "the CPU plans nothing";
+  std::mt19937 rng(16);
+  const AttentionShape shape{1, 1, 16};
+  const int64_t partials = 40;
+  const Sequence sequence(GetParam(), rng, shape, partials * kAttentionPartial, 1024);
+  ThreadPool workers(2);
+  const Compute compute(workers, path());
+  const auto attention = Attention::Create(compute, shape, sequence.pool(), {1, 1}, backend());
+  const auto plan = attention->NewPlan();
+  const AttentionSlice slice = sequence.Slice(sequence.tokens() - 1, sequence.tokens());
+  plan->Set(std::span(&slice, 1));
+  compute.Wait();
+  EXPECT_EQ(plan->launches()[3], static_cast<uint64_t>(partials));
+}
+
 KVCAKE_EVERY_WAY(AttentionDecodeTest);
 
 }  // namespace

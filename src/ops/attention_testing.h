@@ -82,6 +82,7 @@ class Sequence {
   }
 
   int64_t q_size() const { return shape_.heads * shape_.head_dim; }
+  int64_t tokens() const { return tokens_; }
   const PagePool& pool() const { return *pool_; }
   const std::vector<float>& q() const { return q_; }
   AttentionSlice Slice(int64_t begin, int64_t end, int64_t out_row = 0) const {
