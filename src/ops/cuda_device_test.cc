@@ -36,6 +36,12 @@ TEST_F(CudaDeviceDeathTest, OneThatFailsIsUnsupported) {
   EXPECT_EXIT(Open("cudaGetDeviceCount"), unsupported, "no CUDA device can be used: unavailable");
   EXPECT_EXIT(Open("cudaSetDevice"), unsupported, "no CUDA device can be used: unavailable");
   EXPECT_EXIT(Open("cudaStreamCreateWithFlags"), unsupported, "can be used: unavailable");
+  EXPECT_EXIT(
+      {
+        setenv("CUDA_VISIBLE_DEVICES", "7", 1);
+        Open("cudaGetDeviceCount");
+      },
+      unsupported, "can be used: unavailable \\(CUDA_VISIBLE_DEVICES is \"7\"\\)");
   EXPECT_EXIT(Open("cudaFuncGetAttributes"), unsupported,
               "emulated CUDA device has compute capability 9.0, for which this kvcake has no "
               "kernels: unavailable");
@@ -44,6 +50,16 @@ TEST_F(CudaDeviceDeathTest, OneThatFailsIsUnsupported) {
 TEST_F(CudaDeviceDeathTest, MemoryThatIsNotThereEndsTheProcessWithTheNumbers) {
   EXPECT_EXIT(Buffer(uint64_t{9} << 30, Memory::kDevice), testing::ExitedWithCode(1),
               "emulated CUDA device has [0-9]+ of 8589934592 bytes left, not 9663676416");
+}
+
+TEST(CudaDeviceTest, MemoryThatTheHostDoesNotLockIsRefusedWithTheNumber) {
+  setenv("CUDA_EMULATOR_FAULT", "cudaHostRegister", 1);
+  const Result<Buffer> refused = Buffer::Create(12288, Memory::kPinned);
+  unsetenv("CUDA_EMULATOR_FAULT");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_EQ(refused.error().message, "the host has no 12288 bytes to page-lock: unavailable");
+  EXPECT_TRUE(Buffer::Create(12288, Memory::kPinned));
 }
 
 #endif

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <utility>
 
 #include "ops/cuda_device.h"
@@ -62,6 +63,25 @@ TEST_F(CudaTest, ProductsOfFewRowsAreExact) {
       expect_same();
     }
   }
+}
+
+// Shared memory has no room for four rows that are so long, and for weights besides.
+TEST_F(CudaTest, ProductsOfFewVeryLongRowsAreExact) {
+  const int64_t rows = 4, n = 2112, k = 28672;
+  const std::vector<uint16_t> weights(n * k, F32ToBf16(1.0f / 64));
+  const WeightRows all{weights.data(), WeightType::kBf16, n};
+  const PackedMatrix w(*cuda_, std::span(&all, 1), k);
+  std::vector<float> x(rows * k), want;
+  for (float& value : x) value = static_cast<float>(rng_() % 5) - 2;
+  for (int64_t row = 0; row < rows; ++row) {
+    const auto first = x.begin() + row * k;
+    want.insert(want.end(), n, std::accumulate(first, first + k, 0.0f) / 64);
+  }
+  const ActivationBuffer a(kCuda, rows, k);
+  SetActivations(kCuda, x, a.Rows(rows));
+  const Buffer got = Put(std::vector<float>(rows * n, 1.0f));
+  MatMul(*cuda_, a.Rows(rows), w, got.as<float>(), n);
+  EXPECT_EQ(Get(got.as<float>(), rows * n), want);
 }
 
 // Rows that products normalize themselves are those of RmsNorm before them, to the bit: sums of

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
 
 #include "ops/attention.h"
@@ -119,6 +120,33 @@ TEST_P(StepGraphsPathTest, AReplayDoesWhatTheCallDid) {
   }
   EXPECT_EQ(calls, OnCuda(GetParam()) ? 3 : 6);
 }
+
+#ifdef KVCAKE_CUDA_EMULATED
+// What CUDA refuses to capture, or to make a graph of, is done all the same, now and later.
+TEST(StepGraphsCudaTest, AStepThatCudaDoesNotCaptureIsCalled) {
+  ThreadPool pool(1);
+  const Compute compute(pool, NumericPath::kBf16Tensor);
+  const int64_t k = 16;
+  const std::vector<float> values(k, 3.0f);
+  const Buffer x = ToKernels(compute.path(), values);
+  const Buffer rows = ToKernels(compute.path(), std::vector<int32_t>{0});
+  for (const char* call : {"cudaStreamBeginCapture", "cudaStreamEndCapture", "cudaGraphInstantiate",
+                           "cudaGraphUpload"}) {
+    SCOPED_TRACE(call);
+    StepGraphs graphs(compute, 2);
+    for (int step = 0; step < 4; ++step) {
+      const Buffer out(k * sizeof(float), Memory::kDevice);
+      if (step == 1) setenv("CUDA_EMULATOR_FAULT", call, 1);
+      graphs.Run({1}, [&] {
+        TakeRows(compute, x.as<float>(), {rows.as<int32_t>(), 1}, k, out.as<float>());
+      });
+      unsetenv("CUDA_EMULATOR_FAULT");
+      EXPECT_EQ(FromKernels(compute.path(), out.as<float>(), k), values) << step;
+    }
+    EXPECT_EQ(graphs.launches(), 0u);
+  }
+}
+#endif
 
 // Contexts of sequences that decode grow within a partial, and past its end. There are tasks and
 // merges that fill up their numbers.
