@@ -1,6 +1,9 @@
 #include "engine/runtime_tiers.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
+
+#include <cstdlib>
 
 #include "engine/engine_testing.h"
 #include "kv/page_copier_testing.h"
@@ -166,7 +169,36 @@ TEST_P(RuntimeTiersTest, RefusesWhatDoesNotFit) {
   options_.ram_pinned = false;
   options_.staging_capacity_bytes = options_.shared.layout.page_bytes();
   EXPECT_NE(Refusal().find("--staging-capacity"), std::string::npos);
+  options_.staging_capacity_bytes = 3 * options_.shared.layout.page_bytes() - 1;
+  EXPECT_NE(Refusal().find("holds 2 chunks"), std::string::npos);
+  options_.staging_capacity_bytes += 1;  // two for writes, and one
+  EXPECT_EQ(Refusal(), "");
 }
+
+#ifdef KVCAKE_CUDA_EMULATED
+TEST(RuntimeTiersCudaTest, MemoryThatTheHostDoesNotLockIsRefusedByName) {
+  const TempDir dir;
+  const ModelConfig config = LoadModelConfig(ModelDir()).value();
+  RuntimeTiersOptions options;
+  options.shared.layout = TransformerModel::LayoutFor(config, kChunk);
+  options.staging_capacity_bytes = 8 * PageBytes();
+  const auto refusal = [&] {
+    setenv("CUDA_EMULATOR_FAULT", "cudaHostRegister", 1);
+    const auto tiers = RuntimeTiers::Open(options, NewCudaPageCopier(), Memory::kPinned);
+    unsetenv("CUDA_EMULATOR_FAULT");
+    EXPECT_TRUE(!tiers && tiers.error().code == ErrorCode::kResourceExhausted);
+    return tiers ? "" : tiers.error().message;
+  };
+  const std::string why = " bytes to page-lock: unavailable";
+  options.stores = {{.dir = dir.path() + "/a"}};
+  options.ram_capacity_bytes = 0;
+  EXPECT_EQ(refusal(), fmt::format("the host has no {}{}", 8 * PageBytes(), why));
+  options.ram_capacity_bytes = 6 * PageBytes();
+  EXPECT_EQ(refusal(), fmt::format("the host has no {}{}: lower --ram-capacity, or try "
+                                   "--no-ram-pinned",
+                                   6 * PageBytes(), why));
+}
+#endif
 
 }  // namespace
 }  // namespace kvcake
