@@ -148,6 +148,24 @@ TEST_F(MemoryTierTest, ASlotThatIsBeingWrittenIsNobodyElses) {
   EXPECT_EQ(tier_->Stats().chunks, 2u);
 }
 
+// What is being written cannot make room for another: both are there before either may go.
+TEST_F(MemoryTierTest, AQuotaIsKeptByChunksThatAreWrittenSideBySide) {
+  quota_ = layout_.page_bytes();
+  Open(4, 0);
+  copier_.Set({.hold_from_page = true});
+  const auto put = [&](size_t i) {
+    return PutChunk(*tier_, layout_, chain_[i], ParentOf(chain_, i), kAnn).has_value();
+  };
+  auto first = std::async(std::launch::async, put, 0);
+  auto second = std::async(std::launch::async, put, 1);
+  ASSERT_TRUE(AwaitCopies(2));
+  copier_.Set({});
+  EXPECT_TRUE(first.get());
+  EXPECT_TRUE(second.get());
+  EXPECT_EQ(tier_->Owners(), (std::vector<OwnedBytes>{{kAnn, layout_.page_bytes()}}));
+  EXPECT_EQ(tier_->Stats().chunks, 1u);
+}
+
 TEST_F(MemoryTierTest, AReadThatIsBeingCopiedComesAlthoughCancelled) {
   Open(1, 1);
   Reads reads;

@@ -287,6 +287,9 @@ TEST_F(StagedTierTest, PutWaitsForItsCopyAndGivesItsSlotBackWhateverComesOfIt) {
   EXPECT_TRUE(put.get());
   EXPECT_TRUE(tier_->Residency(own)[0]);
   EXPECT_EQ(ReadBack(*tier_, layout_, own[0], Root()), std::nullopt);
+  const uint64_t copied = copier_.bytes();
+  EXPECT_TRUE(PutChunk(*tier_, layout_, own[0], Root()));
+  EXPECT_EQ(copier_.bytes(), copied) << "it is there already";
 
   Open(1, 1, {.write_error = 1});
   for (size_t i = 0; i < 3; ++i) {
@@ -322,6 +325,30 @@ TEST_F(StagedTierTest, APageIsReadOnceItsCopyIsMadeAndMayChangeThen) {
   ASSERT_TRUE(put.get());
   EXPECT_EQ(page_read, 1);
   EXPECT_EQ(ReadBack(tier, layout_, chain_[0], Root()), std::nullopt);
+}
+
+// The tier below may tell as well when it has read what it was given, which is the slot.
+TEST_F(StagedTierTest, APageIsReadOnceThoughItsSlotIs) {
+  struct ReadingTier : WatchedTier {
+    using WatchedTier::WatchedTier;
+    Status Put(const ChunkWrite& chunk) override {
+      if (chunk.page_read) chunk.page_read();
+      return inner().Put(chunk);
+    }
+  };
+  const StagedTierOptions options{.layout = layout_};
+  auto memory = std::make_unique<MemoryTier>(MemoryTierOptions{.layout = layout_});
+  StagedTier tier(std::make_unique<ReadingTier>(std::move(memory)), copier_, Staging(options),
+                  options);
+  PageBuffer page(layout_);
+  FillPage(chain_[0], page.span());
+  int page_read = 0;
+  ASSERT_TRUE(tier.Put({.key = chain_[0],
+                        .parent = Root(),
+                        .numeric_path = NumericPath::kF32Fma,
+                        .page = page.span(),
+                        .page_read = [&] { ++page_read; }}));
+  EXPECT_EQ(page_read, 1);
 }
 
 TEST_F(StagedTierTest, ReadsAndWritesDoNotStarveEachOther) {
