@@ -102,6 +102,38 @@ TEST_P(Int8Test, TheDeepestProductDoesNotOverflow) {
   }
 }
 
+// Rows longer than any path multiplies at once: each part of a row meets its own weights.
+TEST_P(Int8Test, DeepProductsAgreeWithDoublePrecision) {
+  ThreadPool pool(2);
+  const Compute compute(pool, GetParam());
+  std::mt19937 rng(5);
+  const int64_t k = 2 * 8192 + 4112, n = 5;
+  const auto w = RandomBf16(rng, n * k);
+  const WeightRows rows{w.data(), WeightType::kBf16, n};
+  const PackedMatrix packed(compute, std::span(&rows, 1), k, WeightFormat::kInt8);
+  std::vector<float> row(k);
+  for (const int64_t m : {1, 3}) {
+    const auto x = AsBf16(RandomFloats(rng, m * k));
+    ActivationBuffer a(GetParam(), m, k);
+    SetActivations(GetParam(), x, a.Rows(m));
+    std::vector<float> out(m * n);
+    MatMul(compute, a.Rows(m), packed, out.data(), n);
+    for (int64_t r = 0; r < m; ++r) {
+      const Quantized q = Quantize({x.begin() + r * k, x.begin() + (r + 1) * k});
+      for (int64_t c = 0; c < n; ++c) {
+        packed.CopyRow(c, row.data());
+        double want = 0, magnitude = 0;
+        for (int64_t i = 0; i < k; ++i) {
+          const double product = static_cast<double>(q.values[i]) * q.scale * row[i];
+          want += product;
+          magnitude += std::abs(product);
+        }
+        ASSERT_NEAR(out[r * n + c], want, 2e-6 * magnitude) << r << " " << c;
+      }
+    }
+  }
+}
+
 TEST_P(Int8Test, WeightsAreRoundedRowByRow) {
   ThreadPool pool(2);
   const Compute compute(pool, GetParam());
