@@ -236,6 +236,21 @@ TEST_P(AttentionTest, WhatIsComputedAndMaskedChangesNothing) {
   }
 }
 
+// Behind the pages that cover what is masked lies the number of none.
+TEST_P(AttentionTest, WhatIsMaskedNeedsNoPagesBeyondIt) {
+  std::mt19937 rng(18);
+  const AttentionShape shape{4, 2, 32};
+  const int64_t tokens = 240;  // ends within a block
+  Sequence sequence(GetParam(), rng, shape, tokens, 16);
+  OneObject one(sequence, shape, tokens, path(), backend());
+  AttentionSlice slice = sequence.Slice(20, 40);
+  std::vector<PageId> pages(slice.pages.begin(), slice.pages.end());
+  pages.push_back(kNoPage);
+  slice.pages = std::span(pages).first(pages.size() - 1);
+  slice.dense_keys = tokens;
+  EXPECT_TRUE(SameBits(one.Run(slice, 20), sequence.Run(2, 20, 40).data()));
+}
+
 // What a longer sequence has left in the partial sums reaches no shorter one: 1,023 ends with its
 // first partial.
 TEST_P(AttentionTest, OneObjectDecodesAsFreshOnesDo) {
