@@ -122,6 +122,35 @@ TEST_P(MatMulTest, RowsAreIndependentToTheBit) {
   }
 }
 
+// Also what the products make of them: many rows by few panels are shared out by rows, too.
+TEST_P(MatMulTest, ActivatedRowsAreIndependentToTheBit) {
+  ThreadPool pool(3);
+  const Compute compute(pool, GetParam());
+  std::mt19937 rng(22);
+  const int64_t rows = 300, some = 60, k = 32, n = 32;
+  const auto w = RandomBf16(rng, n * k), up = RandomBf16(rng, n * k);
+  const WeightRows gate{w.data(), WeightType::kBf16, n}, other{up.data(), WeightType::kBf16, n};
+  const PackedMatrix plain(compute, std::span(&gate, 1), k);
+  const PackedMatrix gate_up = PackedMatrix::GateUp(compute, gate, other, k);
+  const auto x = RandomFloats(rng, rows * k);
+  const auto products = [&](int64_t first, int64_t count) {
+    ActivationBuffer in(GetParam(), count, k), gelu(GetParam(), count, n),
+        swiglu(GetParam(), count, n);
+    SetActivations(GetParam(), {x.begin() + first * k, x.begin() + (first + count) * k},
+                   in.Rows(count));
+    MatMulGelu(compute, in.Rows(count), plain, gelu.Rows(count));
+    MatMulSwiGlu(compute, in.Rows(count), gate_up, swiglu.Rows(count));
+    return std::pair(RowsOf(GetParam(), gelu.Rows(count)), RowsOf(GetParam(), swiglu.Rows(count)));
+  };
+  std::pair<std::vector<float>, std::vector<float>> want;
+  for (int64_t first = 0; first < rows; first += some) {
+    const auto [gelu, swiglu] = products(first, some);
+    want.first.insert(want.first.end(), gelu.begin(), gelu.end());
+    want.second.insert(want.second.end(), swiglu.begin(), swiglu.end());
+  }
+  EXPECT_TRUE(products(0, rows) == want);
+}
+
 TEST_P(MatMulTest, PartsAreConcatenatedAndConverted) {
   ThreadPool pool(2);
   const Compute compute(pool, GetParam());
