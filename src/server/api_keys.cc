@@ -88,9 +88,8 @@ Status ApiKeys::ReadAdmin(const KeySources& sources) {
 
 bool ApiKeys::Add(std::string_view key, const std::string& tenant) {
   const Digest digest = HashKey(key);
-  const auto known = std::find_if(entries_.begin(), entries_.end(),
-                                  [&](const Entry& entry) { return entry.key == digest; });
-  if (known != entries_.end()) return known->tenant == tenant;
+  const auto [known, added] = index_.try_emplace(digest, entries_.size());
+  if (!added) return entries_[known->second].tenant == tenant;
   entries_.push_back({.key = digest, .tenant = tenant});
   if (!tenant.empty()) tenants_.insert(tenant);
   return true;

@@ -1,6 +1,7 @@
 // Who may use a server, and whose cache is whose.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -59,6 +60,7 @@ class ApiKeys {
   const Entry* Find(std::string_view authorization) const;
 
   std::vector<Entry> entries_;
+  std::map<Digest, size_t> index_;  // of entries_; what clients send is not looked up in it
   std::set<std::string> tenants_;
   std::optional<Digest> admin_;
 };
