@@ -74,8 +74,9 @@ TEST_F(S3RetryTest, LooksAndReadsThatFailAreToldOf) {
   CapturedLog log;
   {
     const auto tier = Open();
-    server_.SetFault([](const S3Seen&) { return S3Fault{.status = 403}; });
+    server_.SetFault([](const S3Seen&) { return S3Fault{.status = 503}; });
     EXPECT_EQ(Held(*tier, chain_), std::vector<bool>(2));
+    EXPECT_EQ(server_.Requests().size(), 2u) << "computing is quicker than to look again";
     EXPECT_EQ(log.Count("reading chunks from remote fails"), 1);
   }
   server_.SetFault(nullptr);
@@ -84,6 +85,67 @@ TEST_F(S3RetryTest, LooksAndReadsThatFailAreToldOf) {
   FailFirst("GET", 400);
   EXPECT_NE(ReadBack(*tier, layout_, chain_[0], Root()), std::nullopt);
   EXPECT_EQ(log.Count("fails: chunk " + chain_[0].Hex()), 1);
+}
+
+TEST_F(S3RetryTest, ARegionIsLearntByWhicheverRefusalAndOnce) {
+  ASSERT_TRUE(PutChunk(*Open(), layout_, chain_[0], Root()));
+  for (const int status : {301, 307, 400}) {
+    const size_t before = server_.Requests().size();
+    server_.SetFault([=, asked = std::make_shared<std::atomic<int>>()](const S3Seen&) {
+      const int number = ++*asked;
+      if (number > 10) return S3Fault{.status = 400};
+      return S3Fault{.status = status,
+                     .headers = {{"x-amz-bucket-region", fmt::format("region-{}", number)}}};
+    });
+    EXPECT_NE(ReadBack(*Open(), layout_, chain_[0], Root()), std::nullopt);
+    EXPECT_EQ(server_.Requests().size() - before, 2u) << status;
+  }
+}
+
+TEST_F(S3RetryTest, AReplyThatDoesNotGoOnIsTriedAgain) {
+  ASSERT_TRUE(PutChunk(*Open(), layout_, chain_[0], Root()));
+  options_.client.stall_timeout = Seconds(0.05);
+  options_.client.tries = 100;  // a machine that is busy may stall those that go on
+  server_.SetFault([hung = std::make_shared<std::atomic<bool>>()](const S3Seen&) {
+    return hung->exchange(true) ? S3Fault{} : S3Fault{.hang_after = 5000};
+  });
+  EXPECT_EQ(ReadBack(*Open(), layout_, chain_[0], Root()), std::nullopt);
+}
+
+// By the one connection that there is, the second is asked for once the first waits.
+TEST_F(S3RetryTest, AStoreThatIsDestroyedEndsWhatWaitsToBeTriedAgain) {
+  options_.client.connections = 1;
+  options_.client.retry_min = options_.client.retry_max = options_.client.give_up = Seconds(3600);
+  server_.SetFault([](const S3Seen&) { return S3Fault{.status = 503}; });
+  auto tier = Open();
+  Reads reads;
+  const size_t first = reads.Start(*tier, layout_, chain_[0], Root());
+  const size_t second = reads.Start(*tier, layout_, chain_[1], chain_[0]);
+  ASSERT_TRUE(Eventually([&] { return server_.Requests().size() == 2; }));
+  tier.reset();
+  for (const size_t read : {first, second}) {
+    EXPECT_EQ(reads.Wait(read).status.error().code, ErrorCode::kCancelled);
+  }
+}
+
+TEST_F(S3RetryTest, APutOfWhatIsKeptFindsItThoughChunksExpire) {
+  options_.time_to_live = Seconds(3600);
+  ASSERT_TRUE(PutChunk(*Open(), layout_, chain_[0], Root()));
+  const auto tier = Open();
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  EXPECT_EQ(tier->Stats().writes, 0u);
+  EXPECT_EQ(tier->Stats().writes_found, 1u);
+}
+
+TEST_F(S3RetryTest, WhatIsNotRemovedIsNotCounted) {
+  const auto tier = Open();
+  EXPECT_TRUE(tier->Evict(chain_[0])) << "it is not there";
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  FailFirst("DELETE", 403);
+  EXPECT_FALSE(tier->Evict(chain_[0]));
+  EXPECT_EQ(tier->Stats().evicted, 0u);
+  EXPECT_TRUE(tier->Evict(chain_[0]));
+  EXPECT_EQ(tier->Stats().evicted, 1u);
 }
 
 // What came instead of a header is none: the chunk is there still.

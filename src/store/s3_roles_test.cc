@@ -78,6 +78,21 @@ TEST_F(S3RolesTest, AnInstancesRoleIsUsedAndRenewed) {
   EXPECT_EQ(given_, 3) << "once for all, though no reply to HEAD says why";
 }
 
+TEST_F(S3RolesTest, ATokenIsRenewedForWhicheverReasonItIsRefused) {
+  int number = 0;
+  for (const char* const code : {"ExpiredToken", "InvalidToken", "TokenRefreshRequired"}) {
+    given_ = 0;
+    StartInstance(/*has_others=*/true);
+    const auto tier = Open();
+    server_.SetFault([=, refused = std::make_shared<std::atomic<bool>>()](const S3Seen&) {
+      return refused->exchange(true) ? S3Fault{} : S3Fault{.status = 400, .code = code};
+    });
+    server_.SetCredentials({"I", "i", "token 1"});
+    EXPECT_TRUE(PutChunk(*tier, layout_, chain_[number++], Root())) << code;
+    EXPECT_EQ(given_, 2) << code;
+  }
+}
+
 // Without s3:ListBucket what is missing is forbidden, and a reply to HEAD does not say why.
 TEST_F(S3RolesTest, AnInstanceIsNotAskedForEachRequestThatIsRefused) {
   StartInstance(/*has_others=*/false);
@@ -132,6 +147,13 @@ TEST_F(S3RolesTest, AnInstanceIsAskedDirectlyWhateverTheProxy) {
       {{"http_proxy", "http://127.0.0.1:1"}, {"no_proxy", nullptr}, {"NO_PROXY", nullptr}});
   EXPECT_FALSE(PutChunk(*Open(), layout_, chain_[0], Root())) << "the store is behind the proxy";
   EXPECT_EQ(given_, 1);
+}
+
+TEST_F(S3RolesTest, AnEndpointMayEndWithASlash) {
+  StartInstance(/*has_others=*/true);
+  const std::string slashed = endpoint_ + "/";
+  const ScopedEnvironment given({{"AWS_EC2_METADATA_SERVICE_ENDPOINT", slashed.c_str()}});
+  EXPECT_TRUE(PutChunk(*Open(), layout_, chain_[0], Root()));
 }
 
 // Each request would wait for it, and the endpoint bears no crowd.

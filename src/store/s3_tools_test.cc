@@ -209,11 +209,47 @@ TEST_F(S3ToolsTest, WhatMayNotBeRemovedKeepsNothingElse) {
                ? S3Fault{.status = 403, .code = "AccessDenied"}
                : S3Fault{};
   });
+  int removed = 99;
   for (const auto& cleared : {ClearRemote(*Listing()), EvictRemote(*Listing(), {.to_bytes = 0})}) {
     ASSERT_FALSE(cleared);
-    EXPECT_THAT(cleared.error().message, HasSubstr("and 1 are not; " + kept));
+    EXPECT_THAT(cleared.error().message,
+                HasSubstr(fmt::format("{} chunks are removed, and 1 are not; {}", removed, kept)));
     EXPECT_EQ(server_.Names(), std::vector{kept});
+    removed = 0;
   }
+}
+
+TEST_F(S3ToolsTest, WhatHasGoneBeforeItIsRemovedIsNeitherCountedNorAFailure) {
+  const auto chain = Chain(4);
+  Keep(Root(), chain);
+  server_.SetFault([gone = NameOf(Root(), chain[1])](const S3Seen& seen) {
+    return seen.method == "DELETE" && seen.name == gone ? S3Fault{.status = 404} : S3Fault{};
+  });
+  const auto cleared = EvictRemote(*Listing(), {.to_bytes = 0});
+  ASSERT_TRUE(cleared) << cleared.error().message;
+  EXPECT_EQ(cleared->files, 3u);
+}
+
+TEST_F(S3ToolsTest, AServerThatHangsUpIsNamed) {
+  Keep(Root(), Chain(1));
+  server_.SetFault([](const S3Seen& seen) { return S3Fault{.closes = !seen.name.empty()}; });
+  const auto verified = VerifyRemote(*Listing());
+  ASSERT_FALSE(verified);
+  EXPECT_EQ(verified.error().code, ErrorCode::kIo);
+  EXPECT_THAT(verified.error().message, HasSubstr(server_.endpoint()));
+}
+
+TEST_F(S3ToolsTest, ObjectsOfNoTimeAreNotEvictedByTime) {
+  server_.SetFault([name = NameOf(Root(), Chain(1)[0])](const S3Seen&) {
+    return S3Fault{.status = 200,
+                   .body = fmt::format("<ListBucketResult><Contents><Key>{}</Key><Size>9</Size>"
+                                       "</Contents></ListBucketResult>",
+                                       name)};
+  });
+  const auto cleared = EvictRemote(*Listing(), {.to_bytes = 0});
+  ASSERT_FALSE(cleared);
+  EXPECT_THAT(cleared.error().message, HasSubstr("does not say when its objects were written"));
+  EXPECT_EQ(ListRemote(*Listing())->at(0).newest_use_s, 0);
 }
 
 TEST(PagesSeenTest, MorePagesThanAnyStoreHasAreNone) {
