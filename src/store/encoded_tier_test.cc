@@ -82,6 +82,15 @@ INSTANTIATE_TEST_SUITE_P(Codecs, EncodedTierTest,
                          [](const auto& info) { return std::string(FindCodec(info.param)->name); });
 
 // Whatever byte is damaged, whole reads and those of each layer are refused or right: never wrong.
+TEST_P(EncodedTierTest, WhatItsCodecDidIsToldAndWhatIsThereIsNotEncodedAgain) {
+  const auto tier = Open();
+  EXPECT_EQ(tier->max_writes_in_flight(), EncodedTierOptions().write_slots);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(PutNatural(*tier, chain_[0], Root()));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Read(*tier), std::nullopt);
+  EXPECT_EQ(tier->Stats().encodes.calls, 1u);
+  EXPECT_EQ(tier->Stats().decodes.calls, 3u);
+}
+
 TEST_P(EncodedTierTest, NoDamagedByteIsServed) {
   options_.missing_ttl = Seconds(0);
   options_.quarantine_files_max = 4;
