@@ -16,18 +16,20 @@ class CurlClientTest : public testing::Test {
  protected:
   using Reply = Result<CurlReply>;
 
-  std::future<Reply> Send(TimePoint until = TimePoint::max()) {
+  std::future<Reply> Send(TimePoint until = TimePoint::max(), bool is_wanted = true) {
     const auto reply = std::make_shared<std::promise<Reply>>();
     client_->Post([=, this] {
-      client_->Send({.url = server_.endpoint() + "/bucket", .until = until, .done = [=](Reply got) {
-                       reply->set_value(std::move(got));
-                     }});
+      client_->Send({.url = server_.endpoint() + "/bucket",
+                     .until = until,
+                     .is_wanted = [=] { return is_wanted; },
+                     .done = [=](Reply got) { reply->set_value(std::move(got)); }});
     });
     return reply->get_future();
   }
 
   S3Server server_;
-  std::unique_ptr<CurlClient> client_ = CurlClient::Open({.connections = 1}).value();
+  std::unique_ptr<CurlClient> client_ =
+      CurlClient::Open({.connections = 1, .stall_timeout = Seconds(3600)}).value();
 };
 
 TEST_F(CurlClientTest, WhatWaitsForAConnectionWaitsNoLongerThanItMay) {
@@ -38,6 +40,16 @@ TEST_F(CurlClientTest, WhatWaitsForAConnectionWaitsNoLongerThanItMay) {
   EXPECT_EQ(late.error().code, ErrorCode::kDeadline);
   EXPECT_THAT(late.error().message, HasSubstr("too many requests were before it"));
   server_.CutConnections();
+  EXPECT_FALSE(before.get());
+}
+
+TEST_F(CurlClientTest, WhatNobodyWantsAnyMoreDoesNotWaitForAConnection) {
+  server_.SetFault([](const S3Seen&) { return S3Fault{.hangs = true}; });
+  auto before = Send();
+  auto unwanted = Send(TimePoint::max(), /*is_wanted=*/false);
+  ASSERT_EQ(unwanted.wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  EXPECT_EQ(unwanted.get().error().code, ErrorCode::kCancelled);
+  client_.reset();
   EXPECT_FALSE(before.get());
 }
 
