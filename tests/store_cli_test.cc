@@ -148,6 +148,9 @@ TEST_F(StoreCliTest, ListsAndTotalsSayWhatIsThereAndWhatWasDoneWithIt) {
   };
   EXPECT_EQ(numbers(list[0]), (std::vector<uint64_t>{count, count * bytes, 1'600'000'000,
                                                      1'700'000'000, 2, 3, 5, 11, 13}));
+  EXPECT_THAT(Run("store ls " + Store()).out,
+              testing::ContainsRegex(" 2  2020-09-1[234] ..:..  2023-11-1[345] ..:..\n"))
+      << "hits, the first use and the last, by whatever clock";
   EXPECT_EQ(numbers(list[1]), (std::vector<uint64_t>{count - 1, (count - 1) * bytes, 1'700'000'000,
                                                      1'700'000'000, 17, 19, 23, 31, 37}));
 
@@ -167,6 +170,7 @@ TEST_F(StoreCliTest, ListsAndTotalsSayWhatIsThereAndWhatWasDoneWithIt) {
     EXPECT_EQ(sums[name], sum) << name;
   }
   EXPECT_EQ(sums["codec_bytes"], json({{"raw", all * bytes}}));
+  EXPECT_LT(sums["free_bytes"].get<uint64_t>(), fs::space(Store()).capacity);
 }
 
 TEST_F(StoreCliTest, VerifyReadsEverythingAndTellsWhatIsBad) {
@@ -191,14 +195,21 @@ TEST_F(StoreCliTest, VerifyReadsEverythingAndTellsWhatIsBad) {
 
   const Outcome moved = Run("store verify --quarantine " + Store());
   EXPECT_EQ(moved.exit_code, 1);
-  EXPECT_THAT(moved.out, HasSubstr(files[0]));
+  EXPECT_THAT(moved.out, AllOf(HasSubstr(files[0]), HasSubstr("; 3 bad\n"))) << "no hint to it";
   EXPECT_EQ(ChunkFiles().size(), files.size() - 3);
   EXPECT_EQ(Run("store verify " + Store()).exit_code, 0);
   const json quarantined = Json("quarantine " + Store());
   ASSERT_EQ(quarantined.size(), 3u);
-  for (const json& file : quarantined) EXPECT_FALSE(file["reason"].get<std::string>().empty());
+  for (const json& file : quarantined) {
+    EXPECT_FALSE(file["reason"].get<std::string>().empty());
+    const FileInfo info = FileSystem::Real().Stat(file["path"]).value();
+    EXPECT_EQ(file["bytes"], info.bytes);
+    EXPECT_EQ(file["mtime"], info.mtime_s);
+  }
   EXPECT_THAT(Run("store quarantine " + Store()).out, HasSubstr("another chunk"));
-  EXPECT_EQ(Json("stat " + Store())["quarantined"], 3);
+  const json stat = Json("stat " + Store());
+  EXPECT_EQ(stat["quarantined"], 3);
+  EXPECT_EQ(stat["quarantined_bytes"], 2 * fs::file_size(files[3]) + 100);
   // JSON stays JSON whatever a file is called.
   std::ofstream(Store() + "/v1/quarantine/\xff\xfe") << "x";
   EXPECT_EQ(Json("quarantine " + Store()).size(), 4u);
@@ -218,6 +229,8 @@ TEST_F(StoreCliTest, WhatHasNotGotTheNewKeyIsSaid) {
   };
   Json("warm --model " KVCAKE_SOURCE_DIR "/models/demo --prompt-file " + dir_ + "/prompt --store " +
        with(old_key));
+  EXPECT_EQ(Json("ls " + Store())[0]["encryption"], "AES-256-GCM");
+  EXPECT_THAT(Run("store ls " + Store()).out, HasSubstr("raw, encrypted"));
   const auto files = ChunkFiles();
   Damage(files[0]);
   const std::string rekey = "rekey " + with(old_key) + " --new-key-file " + new_key;
@@ -235,6 +248,8 @@ TEST_F(StoreCliTest, WhatHasNotGotTheNewKeyIsSaid) {
       HasSubstr(fmt::format("\n{} of them are of other keys or none, and were not decrypted",
                             files.size() - 1)));
   EXPECT_THAT(Run("store verify " + with(new_key)).out, Not(HasSubstr("other keys")));
+  EXPECT_EQ(Json("verify " + with(old_key))["decrypted"], 0);
+  EXPECT_EQ(Json("verify " + with(new_key))["decrypted"], files.size() - 1);
 }
 
 TEST_F(StoreCliTest, EvictRemovesWhatMeetsTheConditions) {
@@ -271,6 +286,7 @@ TEST_F(StoreCliTest, EvictRemovesWhatMeetsTheConditions) {
   Warm("prompt");
   EXPECT_EQ(Json("evict --model demo " + Store())["files"].get<size_t>(), old.size());
   EXPECT_TRUE(ChunkFiles().empty());
+  EXPECT_EQ(Json("stat " + Store())["codec_bytes"], json::object());
 
   EXPECT_EQ(Run("store evict " + Store()).exit_code, 1) << "never all by accident";
   EXPECT_EQ(Run("store evict --to 5parsec " + Store()).exit_code, 2);
@@ -287,6 +303,8 @@ TEST_F(StoreCliTest, WhateverIsWrittenBesideChunksTheyAreListed) {
   for (int i = 0; i < 170'000; ++i) deep += "{\"a\":";
   Write("store/v1/" + root + "/model.json", deep + "1" + std::string(170'001, '}'));
   EXPECT_EQ(Json("ls " + Store())[0]["root"], root);
+  Write("store/v1/" + root + "/model.json", "no JSON");
+  EXPECT_TRUE(Json("ls " + Store())[0]["model"].is_null());
   const std::string far = "/dev/shm" + dir_;  // a file system that knows such times
   fs::create_directories(far);
   fs::copy(Store(), far + "/store", fs::copy_options::recursive);
