@@ -6,7 +6,7 @@
 namespace kvcake {
 namespace {
 
-// Of a core, at most.
+// Parts of a core, at most.
 constexpr double kScanShare = 0.02;
 constexpr double kOverfullScanShare = 0.3;  // while there is more than may be
 constexpr double kRoomShare = 0.3;
