@@ -63,7 +63,8 @@ TEST(UselessEvictionsTest, AreThoseThatFreeLessThanHalfOfWhatIsRemoved) {
   EXPECT_TRUE(may_evict({{99, 99}})) << "too little to tell";
   EXPECT_FALSE(may_evict({{60, 60}, {40, 0}}));
   EXPECT_TRUE(may_evict({{60, 60}, {40, -20}})) << "a write that had been on its way";
-  EXPECT_TRUE(may_evict({{100, 0}, {60, 60}})) << "what was judged is not judged again";
+  EXPECT_TRUE(may_evict({{100, 50}, {60, 60}})) << "what was judged is not judged again";
+  EXPECT_TRUE(may_evict({{100, 50}, {100, 50}}));
   EXPECT_FALSE(may_evict({{100, 100}, {100, 0}})) << "nor is it forgotten";
 }
 
