@@ -81,7 +81,6 @@ INSTANTIATE_TEST_SUITE_P(Codecs, EncodedTierTest,
                                          Codec::kKvQuant3),
                          [](const auto& info) { return std::string(FindCodec(info.param)->name); });
 
-// Whatever byte is damaged, whole reads and those of each layer are refused or right: never wrong.
 TEST_P(EncodedTierTest, WhatItsCodecDidIsToldAndWhatIsThereIsNotEncodedAgain) {
   const auto tier = Open();
   EXPECT_EQ(tier->max_writes_in_flight(), EncodedTierOptions().write_slots);
@@ -91,6 +90,7 @@ TEST_P(EncodedTierTest, WhatItsCodecDidIsToldAndWhatIsThereIsNotEncodedAgain) {
   EXPECT_EQ(tier->Stats().decodes.calls, 3u);
 }
 
+// Whatever byte is damaged, whole reads and those of each layer are refused or right: never wrong.
 TEST_P(EncodedTierTest, NoDamagedByteIsServed) {
   options_.missing_ttl = Seconds(0);
   options_.quarantine_files_max = 4;
