@@ -135,10 +135,25 @@ TEST(SimulateSummaryTest, FiguresAreInJsonByTheirNames) {
       "static_split_s": 8.0, "bound_s": 1.0, "efficiency": 0.8, "against_better": 0.3125})"));
 }
 
-TEST(SimulateSummaryTest, PercentilesNearTheEndsAreThoseValues) {
+// From the last number down to 0.
+Percentiles OfNumbersUpTo(int last) {
   std::vector<double> values;
-  for (int i = 1000; i >= 0; --i) values.push_back(i);
-  const Percentiles p = PercentilesOf(values);
+  for (int i = last; i >= 0; --i) values.push_back(i);
+  return PercentilesOf(values);
+}
+
+TEST(SimulateSummaryTest, PercentilesAreOfTheSortedValues) {
+  const Percentiles p = OfNumbersUpTo(100);
+  EXPECT_EQ(p.median, 50);
+  EXPECT_EQ(p.p5, 5);
+  EXPECT_EQ(p.p99, 99);
+  EXPECT_EQ(p.min, 0);
+  EXPECT_EQ(p.max, 100);
+  EXPECT_EQ(p.mean, 50);
+}
+
+TEST(SimulateSummaryTest, PercentilesNearTheEndsAreThoseValues) {
+  const Percentiles p = OfNumbersUpTo(1000);
   EXPECT_EQ(p.p1, 10);
   EXPECT_EQ(p.p5, 50);
   EXPECT_EQ(p.p95, 950);

@@ -215,17 +215,5 @@ TEST(PapersTest, NoCellLosesToALaneAlone) {
   EXPECT_EQ(cells[0]["paper"], nlohmann::json::parse(R"({"x_io": 1.87, "x_compute": 2.18})"));
 }
 
-TEST(SimulateTest, PercentilesAreOfTheSortedValues) {
-  std::vector<double> values;
-  for (int i = 100; i >= 0; --i) values.push_back(i);
-  const Percentiles p = PercentilesOf(values);
-  EXPECT_EQ(p.median, 50);
-  EXPECT_EQ(p.p5, 5);
-  EXPECT_EQ(p.p99, 99);
-  EXPECT_EQ(p.min, 0);
-  EXPECT_EQ(p.max, 100);
-  EXPECT_EQ(p.mean, 50);
-}
-
 }  // namespace
 }  // namespace kvcake::bench

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import unittest
 
-from server_fixture import CHATML, MODEL, PROGRAM, ROOT, WAIT_S, OwnServersTest, eventually
+from server_fixture import CHATML, MODEL, PROGRAM, WAIT_S, OwnServersTest, eventually
 
 PROMPT = " ".join(f"Sentence {i} says that {i * i} is the square of {i}." for i in range(40))
 

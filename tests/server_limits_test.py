@@ -6,7 +6,6 @@ import os
 import resource
 import re
 import select
-import socket
 import tempfile
 import unittest
 

@@ -83,21 +83,26 @@ TEST_F(WeightsTest, AFileIsMappedAsLongAsItIsWanted) {
   EXPECT_FALSE(mapped());
 }
 
+// As the source, but that asking for this weight fails; the error outlives it.
+WeightSource Without(const std::string& missing, WeightSource source, const Error* error) {
+  source.get = [=, get = source.get](const std::string& name,
+                                     std::span<const int64_t> shape) -> Result<TensorView> {
+    if (name != missing) return get(name, shape);
+    return tl::unexpected(*error);
+  };
+  return source;
+}
+
 // A head in the place of an embedding that is not there is one thing, of one that is wrong another.
 TEST(CheckWeightsTest, AnEmbeddingOfAnotherShapeIsNotReplacedByTheHead) {
   ModelConfig untied = TinyConfig();
   untied.tie_embeddings = false;
   RandomWeights weights(untied);
-  WeightSource source = weights.Source();
-  const auto get = source.get;
-  ErrorCode code = ErrorCode::kNotFound;
-  source.get = [&](const std::string& name, std::span<const int64_t> shape) -> Result<TensorView> {
-    if (name != "model.embed_tokens.weight") return get(name, shape);
-    return Fail(code, "the embedding");
-  };
+  Error error{ErrorCode::kNotFound, "the embedding"};
+  const WeightSource source = Without("model.embed_tokens.weight", weights.Source(), &error);
   EXPECT_TRUE(CheckWeights(TinyConfig(), source));
   EXPECT_FALSE(CheckWeights(untied, source));
-  code = ErrorCode::kInvalidArgument;
+  error.code = ErrorCode::kInvalidArgument;
   const Status refused = CheckWeights(TinyConfig(), source);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().message, "the embedding");
@@ -106,17 +111,12 @@ TEST(CheckWeightsTest, AnEmbeddingOfAnotherShapeIsNotReplacedByTheHead) {
 // A tied model may do without a head, but not with a wrong one.
 TEST(LoadWeightsTest, ATiedHeadOfAnotherShapeIsNotTheEmbedding) {
   RandomWeights weights(TinyConfig());
-  WeightSource source = weights.Source();
-  const auto get = source.get;
-  ErrorCode code = ErrorCode::kNotFound;
-  source.get = [&](const std::string& name, std::span<const int64_t> shape) -> Result<TensorView> {
-    if (name != "lm_head.weight") return get(name, shape);
-    return Fail(code, "the head");
-  };
+  Error error{ErrorCode::kNotFound, "the head"};
+  const WeightSource source = Without("lm_head.weight", weights.Source(), &error);
   ThreadPool workers(1);
   const Compute compute(workers, NumericPath::kF32);
   EXPECT_TRUE(LoadWeights(compute, TinyConfig(), source, WeightFormat::kBf16));
-  code = ErrorCode::kInvalidArgument;
+  error.code = ErrorCode::kInvalidArgument;
   const auto refused = LoadWeights(compute, TinyConfig(), source, WeightFormat::kBf16);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().message, "the head");

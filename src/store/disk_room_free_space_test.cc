@@ -24,6 +24,13 @@ class FreeSpaceTest : public DiskRoomTest {
     free_ = pages;
     fs_.space = SpaceInfo{.free_bytes = pages * page_, .bytes = 1000 * page_};
   }
+  // So many chunks more, used before all others.
+  void AddOld(int chunks) {
+    for (const ChunkKey& key : Chain(chunks, 7)) {
+      WriteFile(StoreDir(options_.dir).ChunkPath({Root(), key}), page_, 500);
+    }
+    room_->ScanFirst();
+  }
 
   const uint64_t page_ = options_.layout.page_bytes();
   uint64_t free_ = 0;
@@ -60,10 +67,7 @@ TEST_F(FreeSpaceTest, AsManyGoAsComeWhileThereIsTooLittle) {
 
 TEST_F(FreeSpaceTest, WhereEvictingFreesNothingItIsNotGoneOnWith) {
   frees_ = false;
-  for (const ChunkKey& key : Chain(40, 7)) {
-    WriteFile(StoreDir(options_.dir).ChunkPath({Root(), key}), page_, 500);
-  }
-  room_->ScanFirst();
+  AddOld(40);
   fs_.space = SpaceInfo{.free_bytes = 10 * page_, .bytes = 1000 * page_};
   room_->Shrink();
   const uint64_t evicted = Stats().evicted;
@@ -74,10 +78,7 @@ TEST_F(FreeSpaceTest, WhereEvictingFreesNothingItIsNotGoneOnWith) {
 }
 
 TEST_F(FreeSpaceTest, WhatIsWrittenHereMeanwhileIsNoReasonToGiveUp) {
-  for (const ChunkKey& key : Chain(40, 7)) {
-    WriteFile(StoreDir(options_.dir).ChunkPath({Root(), key}), page_, 500);
-  }
-  room_->ScanFirst();
+  AddOld(40);
   fs_.before_remove = [&](const std::string&) {
     if (Stats().evicted < 20) {
       room_->NoteWritten(page_, /*after_freeing=*/false);
@@ -90,10 +91,7 @@ TEST_F(FreeSpaceTest, WhatIsWrittenHereMeanwhileIsNoReasonToGiveUp) {
 }
 
 TEST_F(FreeSpaceTest, WhereEvictingFreesNothingAnyMoreItIsNotGoneOnWith) {
-  for (const ChunkKey& key : Chain(60, 7)) {
-    WriteFile(StoreDir(options_.dir).ChunkPath({Root(), key}), page_, 500);
-  }
-  room_->ScanFirst();
+  AddOld(60);
   SetFree(10);
   fs_.before_remove = [&](const std::string&) {
     if (free_ < 26) SetFree(++free_);  // a snapshot keeps what follows
