@@ -95,10 +95,9 @@ bool LoadScheduler::TakeFromSlower(int tier) {
   const Claim old = slowest->claim;
   owner.AddReason(fmt::format("chunk {} is read from {} instead of {}: it will be sooner",
                               old.first, lane.name(), parts_.lanes[from].name()));
-  // The other is not asked for it again, or two would take it from each other for ever; and one
-  // that lets this happen time after time is not asked for anything.
+  // The other is not asked for it again, or two would take it from each other for ever. It has not
+  // failed: what it alone holds is still its to deliver.
   owner.claims().Fail(old, from);
-  NoteFailure(owner, from);
   parts_.table.Disown(owner, old);
   Cancel(from, number);
   return StartRead(owner, tier, old.first);
