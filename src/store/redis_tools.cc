@@ -254,7 +254,7 @@ Result<RemovedValues> RedisListing::Remove(std::span<const std::string> names) {
     if (reply.kind == Kind::kError) {
       return Fail(ErrorCode::kIo, "Redis says: {}", PrintableAscii(reply.text));
     }
-    removed.count += reply.integer > 0;
+    removed.removed.push_back(reply.integer > 0);
   }
   return removed;
 }

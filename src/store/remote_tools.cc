@@ -56,28 +56,34 @@ class Remover {
  public:
   explicit Remover(RemoteListing& listing) : listing_(listing) {}
 
-  Status Remove(const std::vector<std::string>& names) {
-    std::span<const std::string> left = names;
+  Status Remove(std::span<const FoundValue> left) {
     while (!left.empty()) {
       const auto some = left.first(std::min(left.size(), listing_.remove_max()));
-      ASSIGN_OR_RETURN(const RemovedValues removed, listing_.Remove(some));
-      count_ += removed.count;
-      refused_ += removed.refused.size();
-      if (first_.path.empty() && !removed.refused.empty()) first_ = removed.refused[0];
+      std::vector<std::string> names;
+      for (const FoundValue& value : some) names.push_back(value.name);
+      ASSIGN_OR_RETURN(const RemovedValues done, listing_.Remove(names));
+      for (size_t i = 0; i < some.size(); ++i) {
+        if (!done.removed[i]) continue;
+        ++cleared_.files;
+        cleared_.bytes += some[i].bytes;
+      }
+      refused_ += done.refused.size();
+      if (first_.path.empty() && !done.refused.empty()) first_ = done.refused[0];
       left = left.subspan(some.size());
     }
     return {};
   }
-  // How many were removed, or what was not.
-  Result<uint64_t> End() const {
-    if (refused_ == 0) return count_;
-    return Fail(ErrorCode::kIo, "{} chunks are removed, and {} are not; {}: {}", count_, refused_,
-                first_.path, first_.reason);
+  // What was removed, or what was not.
+  Result<ClearedStore> End() const {
+    if (refused_ == 0) return cleared_;
+    return Fail(ErrorCode::kIo, "{} chunks are removed, and {} are not; {}: {}", cleared_.files,
+                refused_, first_.path, first_.reason);
   }
 
  private:
   RemoteListing& listing_;
-  uint64_t count_ = 0, refused_ = 0;
+  ClearedStore cleared_;
+  uint64_t refused_ = 0;
   BadFile first_;
 };
 
@@ -146,8 +152,7 @@ Result<ClearedStore> EvictRemote(RemoteListing& listing, const EvictRule& rule) 
   std::sort(all.begin(), all.end(), [](const FoundValue& a, const FoundValue& b) {
     return std::tie(a.used_s, a.name) < std::tie(b.used_s, b.name);
   });
-  ClearedStore cleared;
-  std::vector<std::string> chosen;
+  std::vector<FoundValue> chosen;
   for (const FoundValue& value : all) {
     if (rule.to_bytes && bytes <= *rule.to_bytes) break;
     if (rule.used_before_s && *value.used_s >= *rule.used_before_s) break;
@@ -156,29 +161,19 @@ Result<ClearedStore> EvictRemote(RemoteListing& listing, const EvictRule& rule) 
       continue;
     }
     bytes -= value.bytes;
-    cleared.bytes += value.bytes;
-    chosen.push_back(value.name);
+    chosen.push_back(value);
   }
   Remover remover(listing);
   RETURN_IF_ERROR(remover.Remove(chosen));
-  ASSIGN_OR_RETURN(cleared.files, remover.End());
-  return cleared;
+  return remover.End();
 }
 
 Result<ClearedStore> ClearRemote(RemoteListing& listing) {
-  ClearedStore cleared;
   Remover remover(listing);
-  RETURN_IF_ERROR(listing.ForEachPage([&](std::span<const FoundValue> found) {
-    std::vector<std::string> names;
-    for (const FoundValue& value : found) {
-      names.push_back(value.name);
-      cleared.bytes += value.bytes;
-    }
-    return remover.Remove(names);
-  }));
+  RETURN_IF_ERROR(listing.ForEachPage(
+      [&](std::span<const FoundValue> found) { return remover.Remove(found); }));
   RETURN_IF_ERROR(listing.RemoveOthers());
-  ASSIGN_OR_RETURN(cleared.files, remover.End());
-  return cleared;
+  return remover.End();
 }
 
 }  // namespace kvcake

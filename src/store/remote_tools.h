@@ -22,7 +22,7 @@
 namespace kvcake {
 
 struct RemovedValues {
-  uint64_t count = 0;
+  std::vector<bool> removed;          // of each name; others may have been before
   std::vector<BadFile> refused = {};  // names that stay, and why
 };
 

@@ -35,12 +35,9 @@ class FakeListing : public RemoteListing {
   Result<RemovedValues> Remove(std::span<const std::string> names) override {
     RemovedValues of;
     for (const std::string& name : names) {
-      if (name.starts_with("kept")) {
-        of.refused.push_back({name, "not yours"});
-      } else {
-        removed.push_back(name);
-        ++of.count;
-      }
+      of.removed.push_back(!name.starts_with("kept") && !name.starts_with("gone"));
+      if (name.starts_with("kept")) of.refused.push_back({name, "not yours"});
+      if (of.removed.back()) removed.push_back(name);
     }
     return of;
   }
@@ -180,6 +177,17 @@ TEST_F(RemoteToolsTest, WithoutATimeOfEachNoneIsEvictedByIt) {
   }
   EXPECT_TRUE(listing_.removed.empty());
   EXPECT_EQ(EvictRemote(listing_, {.roots = std::vector{Root()}})->files, 3u);
+}
+
+TEST_F(RemoteToolsTest, WhatOthersRemovedBeforeIsNotCounted) {
+  Add("a", 10, 1);
+  Add("gone", 20, 2);
+  Add("b", 40, 3);
+  for (const auto& cleared : {EvictRemote(listing_, {.to_bytes = 0}), ClearRemote(listing_)}) {
+    ASSERT_TRUE(cleared);
+    EXPECT_EQ(cleared->files, 2u);
+    EXPECT_EQ(cleared->bytes, 50u);
+  }
 }
 
 TEST_F(RemoteToolsTest, WhatIsClearedIsCountedAndWhatStaysIsToldByTheFirst) {

@@ -184,7 +184,7 @@ Result<RemovedValues> S3Listing::Remove(std::span<const std::string> names) {
   RemovedValues removed;
   for (size_t i = 0; i < names.size(); ++i) {
     const CurlReply& reply = replies[i];
-    removed.count += reply.ok();
+    removed.removed.push_back(reply.ok());
     if (reply.ok() || reply.status == 404) continue;
     removed.refused.push_back({names[i], S3ReplyError(reply, client_->place()).message});
   }
