@@ -5,7 +5,9 @@
 #include <cmath>
 #include <limits>
 
+#include "cake/plan_walks.h"
 #include "cake/split_search.h"
+#include "cake/tier_splits.h"
 
 namespace kvcake {
 namespace {
@@ -118,25 +120,12 @@ Plan BlindPlan(const PlanInput& input, int first) {
 }
 
 // Where tiers hold different chunks one split of each segment may not do: it can be better to load
-// the front from a fast tier, and to compute the rest that only a slow one has. So plans without
-// each tier, and with each alone, are tried as well: all of them together are never worse.
+// the front from a fast tier, and to compute some of the rest that only a slow one has.
 Splits BestSplits(const PlanInput& input, const PlannerOptions& options, int first) {
   constexpr double kGainMin = 0.999;  // no flipping between plans that are as good
   Splits best = LeastFinish(input, options, first);
-  uint32_t any = 0;
-  for (const ChunkView& chunk : input.chunks) any |= chunk.tiers;
-  if (std::popcount(any) < 2) return best;
-  const auto consider = [&](uint32_t tiers) {
-    PlanInput narrowed = input;
-    for (ChunkView& chunk : narrowed.chunks) chunk.tiers &= tiers;
-    Splits splits = LeastFinish(narrowed, options, first);
-    if (splits.finish_s < best.finish_s * kGainMin) best = std::move(splits);
-  };
-  for (uint32_t rest = any; rest != 0; rest &= rest - 1) {
-    const uint32_t tier = rest & -rest;
-    consider(any & ~tier);
-    if (std::popcount(any) > 2) consider(tier);
-  }
+  auto by_sets = LeastFinishBySets(input, options, first);
+  if (by_sets && by_sets->finish_s < best.finish_s * kGainMin) return *std::move(by_sets);
   return best;
 }
 

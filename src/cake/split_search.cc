@@ -1,10 +1,10 @@
 #include "cake/split_search.h"
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 
 #include "base/check.h"
+#include "cake/plan_walks.h"
 
 namespace kvcake {
 namespace {
@@ -14,28 +14,6 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr size_t kPartialMax = 8;  // what is tried grows no further, however many the holes
 
 bool Computable(State state) { return state == State::kAbsent || state == State::kInFlight; }
-
-// The compute lane's clock as it goes forward chunk by chunk, in slices as long as allowed.
-class ComputeWalk {
- public:
-  explicit ComputeWalk(const PlanInput& input) : input_(input) {}
-
-  double now_s() const { return base_s_ + slice_s_; }
-  void Compute(int chunk) {
-    if (chunk != next_ || chunk - first_ >= input_.slice_chunks_max) {
-      base_s_ = now_s();
-      first_ = chunk;
-    }
-    next_ = chunk + 1;
-    const double tokens = input_.chunk_tokens;
-    slice_s_ = input_.compute.SecondsFor(first_ * tokens, (next_ - first_) * tokens);
-  }
-
- private:
-  const PlanInput& input_;
-  double base_s_ = 0, slice_s_ = 0;
-  int first_ = 0, next_ = -1;
-};
 
 // What some segments take: to compute all of them, and of that what can be loaded.
 struct Rest {
@@ -88,7 +66,7 @@ class SplitSearch {
     if (begin == first_ && splits[0] > begin) {
       std::vector<int> waiting;
       const double wait_s = Search(/*wait=*/true, &waiting);
-      if (wait_s <= best_s + EnoughGain(best_s, splits[0] - begin)) {
+      if (wait_s <= best_s + EnoughGain(input_, options_, first_, best_s, splits[0] - begin)) {
         return Assign(waiting, wait_s);
       }
     }
@@ -114,7 +92,7 @@ class SplitSearch {
     s.allowed.assign(length + 1, false);
     s.allowed[0] = true;
     s.compute_s.push_back(compute.now_s());
-    const double margin_s = options_.take_over_margin_chunks * SliceSeconds(s.begin, 1);
+    const double margin_s = options_.take_over_margin_chunks * SliceSeconds(input_, s.begin, 1);
     bool free = true;  // nobody takes over from a slice
     for (int m = s.begin; m < s.end; ++m) {
       const State state = input_.chunks[m].state;
@@ -237,16 +215,6 @@ class SplitSearch {
               [](const Partial& a, const Partial& b) { return a.loads < b.loads; });
   }
 
-  // What computing must promise over waiting for the loads.
-  double EnoughGain(double best_s, int computed) const {
-    const double gain =
-        input_.waiting ? options_.compute_gain_min_waiting : options_.compute_gain_min;
-    // What the next slice may take longer than predicted, when the loads are about to be done.
-    const int slice = std::min(computed, input_.slice_chunks_max);
-    return std::max({best_s * gain, options_.compute_gain_min_s,
-                     input_.compute.noise * SliceSeconds(first_, slice)});
-  }
-
   Splits Assign(const std::vector<int>& splits, double finish_s) const {
     Splits result{.sides = std::vector<Side>(n_, Side::kCompute),
                   .tiers = std::vector<int8_t>(n_, -1),
@@ -262,11 +230,6 @@ class SplitSearch {
     return result;
   }
 
-  double SliceSeconds(int chunk, int count) const {
-    const double tokens = input_.chunk_tokens;
-    return input_.compute.SecondsFor(chunk * tokens, count * tokens);
-  }
-
   const PlanInput& input_;
   const PlannerOptions& options_;
   const int first_, n_;
@@ -276,35 +239,6 @@ class SplitSearch {
 };
 
 }  // namespace
-
-LoadWalk::LoadWalk(const PlanInput& input) : input_(&input) {
-  for (const TierView& tier : input.tiers) free_s_.push_back(tier.drain_s);
-}
-
-double LoadWalk::free_s() const {
-  double sum = 0;
-  for (double s : free_s_) sum += s;
-  return free_s_.empty() ? 0 : sum / static_cast<double>(free_s_.size());
-}
-
-double LoadWalk::interval_s() const {
-  double rate = 0;
-  for (const TierView& tier : input_->tiers) rate += 1 / std::max(tier.interval_s, 1e-9);
-  return 1 / std::max(rate, 1e-9);
-}
-
-double LoadWalk::Load(const ChunkView& chunk, int8_t* from) {
-  int best = -1;
-  double best_s = kInfinity;
-  for (uint32_t rest = chunk.tiers; rest != 0; rest &= rest - 1) {
-    const int tier = std::countr_zero(rest);
-    const double s = free_s_[tier] + input_->tiers[tier].interval_s;
-    if (s < best_s) best_s = s, best = tier;
-  }
-  if (best >= 0) free_s_[best] = best_s;
-  if (from != nullptr) *from = static_cast<int8_t>(best);
-  return best_s;
-}
 
 Splits LeastFinish(const PlanInput& input, const PlannerOptions& options, int first) {
   CHECK(first < static_cast<int>(input.chunks.size()));

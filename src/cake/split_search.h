@@ -2,7 +2,6 @@
 // resident.
 #pragma once
 
-#include <boost/container/small_vector.hpp>
 #include <cstdint>
 #include <vector>
 
@@ -14,21 +13,6 @@ struct Splits {
   std::vector<Side> sides;    // per chunk; kCompute where nothing is to be loaded
   std::vector<int8_t> tiers;  // per chunk: the tier that loads it; -1: none, or no tier has it
   double finish_s = 0;        // when everything is resident
-};
-
-// When each tier's link is free for one more chunk.
-class LoadWalk {
- public:
-  LoadWalk() = default;  // of no tiers
-  explicit LoadWalk(const PlanInput& input);
-  // Loads a chunk from whichever of its tiers has it first; returns when.
-  double Load(const ChunkView& chunk, int8_t* from = nullptr);
-  double free_s() const;      // the mean of the links
-  double interval_s() const;  // of all links together
-
- private:
-  const PlanInput* input_ = nullptr;
-  boost::container::small_vector<double, 4> free_s_;
 };
 
 // Holes cut the prompt into segments: holes, then chunks that can be loaded. Compute makes the

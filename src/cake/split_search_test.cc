@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <random>
 
+#include "cake/split_search_testing.h"
+
 namespace kvcake {
 namespace {
 
 using State = ChunkView::State;
+using testing_util::kExact;
 
 // Chunks take longer the more there is before them; a slice costs no more than its chunks.
 PlanInput RandomInput(std::mt19937& rng, int chunks, double held) {
@@ -72,10 +75,6 @@ double LeastOfAll(const PlanInput& input) {
   }
   return best_s;
 }
-
-// Exact numbers: no promise of a gain is asked for.
-constexpr PlannerOptions kExact = {
-    .compute_gain_min = 0, .compute_gain_min_waiting = 0, .compute_gain_min_s = 0};
 
 TEST(SplitSearchTest, NoChoiceOfChunksIsFasterWithOneTier) {
   std::mt19937 rng(1);

@@ -1,0 +1,46 @@
+// What plans are made of: the lanes' clocks as they go over chunks, and what both searches ask.
+#pragma once
+
+#include <boost/container/small_vector.hpp>
+#include <cstdint>
+
+#include "cake/planner.h"
+
+namespace kvcake {
+
+// The compute lane's clock as it goes forward chunk by chunk, in slices as long as allowed.
+class ComputeWalk {
+ public:
+  explicit ComputeWalk(const PlanInput& input) : input_(input) {}
+
+  double now_s() const { return base_s_ + slice_s_; }
+  void Compute(int chunk);
+
+ private:
+  const PlanInput& input_;
+  double base_s_ = 0, slice_s_ = 0;
+  int first_ = 0, next_ = -1;
+};
+
+// When each tier's link is free for one more chunk.
+class LoadWalk {
+ public:
+  LoadWalk() = default;  // of no tiers
+  explicit LoadWalk(const PlanInput& input);
+  // Loads a chunk from whichever of its tiers has it first; returns when.
+  double Load(const ChunkView& chunk, int8_t* from = nullptr);
+  double free_s() const;      // the mean of the links
+  double interval_s() const;  // of all links together
+
+ private:
+  const PlanInput* input_ = nullptr;
+  boost::container::small_vector<double, 4> free_s_;
+};
+
+// A slice of so many chunks.
+double SliceSeconds(const PlanInput& input, int chunk, int count);
+// What computing so many chunks from `first` on must promise over waiting for the loads.
+double EnoughGain(const PlanInput& input, const PlannerOptions& options, int first, double best_s,
+                  int computed);
+
+}  // namespace kvcake
