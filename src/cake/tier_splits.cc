@@ -73,19 +73,20 @@ class Blocks {
 
   void Fill() {
     cells_.resize(size_ * sets_.size());
-    holes_s_ = Compute([&](int i) { return SetOf(i) < 0; });
-    all_s_ = Compute([](int) { return true; });
-    for (size_t k = 0; k < sets_.size(); ++k) {
-      const auto with_s = Compute([&](int i) {
-        return SetOf(i) < 0 || SetOf(i) == static_cast<int>(k);
-      });
-      for (int b = 0; b < size_; ++b) {
-        cells_[b * sets_.size() + k].compute_s = std::max(0.0, with_s[b] - holes_s_[b]);
-      }
+    holes_s_.resize(size_);
+    all_s_.resize(size_);
+    const auto is_hole = [&](int i) { return SetOf(i) < 0; };
+    Compute([](int) { return true; }, [&](int i, double s) { all_s_[BlockOf(i)] += s; });
+    Compute(is_hole, [&](int i, double s) { holes_s_[BlockOf(i)] += s; });
+    for (int k = 0; k < static_cast<int>(sets_.size()); ++k) {
+      Compute([&](int i) { return is_hole(i) || SetOf(i) == k; },
+              [&](int i, double s) {
+                if (!is_hole(i)) CellOf(i).compute_s += s;
+              });
     }
     for (int i = first_; i < n_; ++i) {
       if (SetOf(i) < 0) continue;
-      Cell& cell = cells_[BlockOf(i) * sets_.size() + SetOf(i)];
+      Cell& cell = CellOf(i);
       const ChunkView& chunk = input_.chunks[i];
       if (chunk.state == State::kAbsent) {
         ++cell.absent;
@@ -95,18 +96,17 @@ class Blocks {
       }
     }
   }
-  // What computing the missing chunks that are chosen takes, by block.
-  template <typename Chosen>
-  std::vector<double> Compute(Chosen&& chosen) const {
-    std::vector<double> seconds(size_);
+  Cell& CellOf(int chunk) { return cells_[BlockOf(chunk) * sets_.size() + SetOf(chunk)]; }
+  // Visits the missing chunks that are chosen, with what computing each of them adds.
+  template <typename Chosen, typename Visit>
+  void Compute(Chosen&& chosen, Visit&& visit) const {
     ComputeWalk compute(input_);
     for (int i = first_; i < n_; ++i) {
       if (!IsMissing(input_.chunks[i]) || !chosen(i)) continue;
       const double before_s = compute.now_s();
       compute.Compute(i);
-      seconds[BlockOf(i)] += compute.now_s() - before_s;
+      visit(i, compute.now_s() - before_s);
     }
-    return seconds;
   }
 
   const PlanInput& input_;
@@ -144,8 +144,8 @@ class TierSplitSearch {
     const auto begin = best.sides.begin() + first_;
     const auto end =
         std::find_if(begin, best.sides.end(), [](Side side) { return side != Side::kCompute; });
-    const double enough_s = EnoughGain(input_, options_, first_, best.finish_s,
-                                       static_cast<int>(end - begin));
+    const double enough_s =
+        EnoughGain(input_, options_, first_, best.finish_s, static_cast<int>(end - begin));
     Splits waiting = Assign(Search(/*waits=*/set));
     return waiting.finish_s <= best.finish_s + enough_s ? waiting : best;
   }
@@ -218,7 +218,8 @@ class TierSplitSearch {
       uint32_t tiers = sets()[k];
       double done_s = 0;
       for (uint32_t late = tiers; late != 0; tiers &= ~late) {
-        double rate = 0, before = 0;  // chunks that they could have loaded by the time they are free
+        double rate = 0,
+               before = 0;  // chunks that they could have loaded by the time they are free
         ForEachTier(tiers, [&](int t) {
           rate += Rate(t);
           before += free_s[t] * Rate(t);
@@ -322,8 +323,7 @@ class TierSplitSearch {
   // What lanes cost each other, and what a load that compute takes over must promise.
   double ExtraSeconds(double work_s, int coming, bool takes_over) const {
     const double margin_s = options_.take_over_margin_chunks * SliceSeconds(input_, first_, 1);
-    return beside_s_ * std::min<double>(coming, work_s / interval_s_) +
-           (takes_over ? margin_s : 0);
+    return beside_s_ * std::min<double>(coming, work_s / interval_s_) + (takes_over ? margin_s : 0);
   }
 
   const PlanInput& input_;

@@ -26,6 +26,13 @@ PlanInput Input(const std::vector<double>& intervals_s) {
   return input;
 }
 
+// The front is on a tier that loads two chunks while one is computed, the rest on a slow one.
+PlanInput FastThenSlow() {
+  PlanInput input = Input({5e-3, 20e-3});
+  for (int i = 0; i < 24; ++i) input.chunks.push_back({.tiers = i < 12 ? 1u : 2u});
+  return input;
+}
+
 // Some chunks are held by some tiers, some are resident or in flight.
 PlanInput RandomInput(std::mt19937& rng, int tiers, int chunks) {
   std::uniform_real_distribution<double> uniform(0, 1);
@@ -64,9 +71,9 @@ double Finish(const PlanInput& input, const std::vector<int8_t>& from) {
     const ChunkView& chunk = input.chunks[i];
     if (chunk.state == State::kResident) continue;
     if (from[i] < 0) {
-      compute_s = std::max(compute_s, loaded_s) +
-                  input.compute.SecondsFor(static_cast<double>(i) * input.chunk_tokens,
-                                           input.chunk_tokens);
+      compute_s =
+          std::max(compute_s, loaded_s) +
+          input.compute.SecondsFor(static_cast<double>(i) * input.chunk_tokens, input.chunk_tokens);
     } else if (chunk.state == State::kInFlight) {
       loaded_s = std::max(loaded_s, chunk.eta_s);
     } else {
@@ -111,11 +118,9 @@ std::vector<int8_t> FromOf(const PlanInput& input, const Splits& splits) {
 }
 
 TEST(TierSplitsTest, WhatOnlyASlowTierHasIsComputedToo) {
-  // The front is on a tier that loads two chunks while one is computed, the rest on a slow one.
-  PlanInput input = Input({5e-3, 20e-3});
-  for (int i = 0; i < 24; ++i) input.chunks.push_back({.tiers = i < 12 ? 1u : 2u});
+  const PlanInput input = FastThenSlow();
   const Splits splits = LeastFinishBySets(input, kExact, 0).value();
-  // Twelve by the fast tier or four computed of them, eight of the others: both lanes meet twice.
+  // Four are computed while eight are loaded fast, seven more while five come slowly.
   EXPECT_EQ(std::count(splits.sides.begin(), splits.sides.begin() + 12, Side::kCompute), 4);
   EXPECT_EQ(std::count(splits.sides.begin() + 12, splits.sides.end(), Side::kCompute), 7);
   EXPECT_EQ(splits.sides[3], Side::kCompute);
@@ -124,6 +129,24 @@ TEST(TierSplitsTest, WhatOnlyASlowTierHasIsComputedToo) {
   EXPECT_EQ(splits.sides[19], Side::kLoad);
   EXPECT_NEAR(splits.finish_s, 0.11, 1e-9);
   EXPECT_GT(LeastFinish(input, kExact, 0).finish_s, 0.13) << "one split for both";
+}
+
+TEST(TierSplitsTest, ComputeThatIsBusyIsCountedOnLess) {
+  PlanInput input = FastThenSlow();
+  input.compute_busy_s = 0.1;
+  EXPECT_NEAR(LeastFinishBySets(input, kExact, 0)->finish_s, 0.15, 1e-9);
+  // The same by chunks that nobody has.
+  input = FastThenSlow();
+  input.chunks.insert(input.chunks.begin(), 10, {});
+  EXPECT_NEAR(LeastFinishBySets(input, kExact, 0)->finish_s, 0.15, 1e-9);
+}
+
+TEST(TierSplitsTest, LanesThatHinderEachOtherDoNotRunTogether) {
+  PlanInput input = FastThenSlow();
+  input.tiers[1].beside_s = 1;
+  const Splits splits = LeastFinishBySets(input, kExact, 0).value();
+  EXPECT_EQ(std::ranges::count(splits.sides, Side::kCompute), 0);
+  EXPECT_NEAR(splits.finish_s, 0.24, 1e-9);
 }
 
 TEST(TierSplitsTest, ATierWithChunksOfItsOwnLeavesOthersTheRest) {
@@ -156,14 +179,14 @@ TEST(TierSplitsTest, ManySetsOfTiersAreNot) {
 }
 
 TEST(TierSplitsTest, ComputeMustPromiseAGain) {
-  PlanInput input = Input({5e-3, 20e-3});
-  for (int i = 0; i < 24; ++i) input.chunks.push_back({.tiers = i < 12 ? 1u : 2u});
+  const PlanInput input = FastThenSlow();
   PlannerOptions options = kExact;
   EXPECT_EQ(LeastFinishBySets(input, options, 0)->sides[0], Side::kCompute);
   options.compute_gain_min_s = 1;
   const Splits waiting = LeastFinishBySets(input, options, 0).value();
   EXPECT_EQ(std::count(waiting.sides.begin(), waiting.sides.begin() + 12, Side::kCompute), 0);
-  EXPECT_EQ(waiting.sides[12], Side::kCompute) << "the other set's are computed once those are there";
+  EXPECT_EQ(waiting.sides[12], Side::kCompute)
+      << "the other set's are computed once those are there";
 }
 
 TEST(TierSplitsTest, WhatIsInFlightIsTakenOverOnlyForAGain) {
@@ -172,10 +195,10 @@ TEST(TierSplitsTest, WhatIsInFlightIsTakenOverOnlyForAGain) {
   input.chunks.resize(4, {.tiers = 2});
   PlannerOptions options = kExact;
   options.take_over_margin_chunks = 0.5;
-  for (const double eta_s : {12e-3, 60e-3}) {
+  for (const double eta_s : {12e-3, 22e-3, 60e-3}) {
     input.chunks[0].eta_s = input.chunks[1].eta_s = eta_s;
     const Splits splits = LeastFinishBySets(input, options, 0).value();
-    EXPECT_EQ(splits.sides[0], eta_s > 20e-3 ? Side::kCompute : Side::kLoad) << eta_s;
+    EXPECT_EQ(splits.sides[0], eta_s > 25e-3 ? Side::kCompute : Side::kLoad) << eta_s;
     EXPECT_EQ(splits.tiers[0], -1) << "it is under way";
   }
 }

@@ -109,8 +109,8 @@ TEST(SimulatorTiersTest, SeveralTiersAreNeverSlowerThanTheBestOfThem) {
   EXPECT_LE(summary.mean, 0.9) << "they add up";
 }
 
-// As published both lanes go on until they meet, whatever is where: a plan that knows all speeds has
-// to be as good, but for a few short prompts of which slices of single chunks are computed.
+// As published both lanes go on until they meet, whatever is where: a plan that knows all speeds
+// has to be as good, but for a few short prompts of which slices of single chunks are computed.
 TEST(SimulatorTiersTest, SeveralTiersArePlannedAtLeastAsWellAsWithoutAPlan) {
   std::vector<double> ratios;
   std::string slower;
