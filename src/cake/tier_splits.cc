@@ -138,7 +138,7 @@ class TierSplitSearch {
   bool CanRun() const { return sets().size() > 1 && sets().size() <= kSetsMax; }
 
   Splits Run() {
-    Splits best = Assign(Search(/*waits=*/-1));
+    Splits best = Best(/*waits=*/-1);
     const int set = blocks_.SetOf(first_);
     if (set < 0 || best.sides[first_] != Side::kCompute) return best;
     const auto begin = best.sides.begin() + first_;
@@ -146,7 +146,7 @@ class TierSplitSearch {
         std::find_if(begin, best.sides.end(), [](Side side) { return side != Side::kCompute; });
     const double enough_s =
         EnoughGain(input_, options_, first_, best.finish_s, static_cast<int>(end - begin));
-    Splits waiting = Assign(Search(/*waits=*/set));
+    Splits waiting = Best(/*waits=*/set);
     return waiting.finish_s <= best.finish_s + enough_s ? waiting : best;
   }
 
@@ -154,13 +154,25 @@ class TierSplitSearch {
   // By set: the first block of which its tiers load what they hold.
   using Ends = Few<int>;
 
+  // What counts a little beside the time when all is done, so that a search that moves one split at
+  // a time gets past moves that gain nothing alone: when the first of compute and loads is done, or
+  // how late each lane is. Either finds what the other misses.
+  enum class Beside { kFirst, kEach };
+
   const Few<uint32_t>& sets() const { return blocks_.sets(); }
   double& ShareOf(int set, int tier) { return shares_[set * input_.tiers.size() + tier]; }
 
-  // The ends of the least estimated time. waits: a set of which nothing is computed; -1: none.
-  Ends Search(int waits) {
+  // waits: a set of which nothing is computed; -1: none.
+  Splits Best(int waits) {
+    Splits first = Assign(Search(waits, Beside::kFirst));
+    Splits each = Assign(Search(waits, Beside::kEach));
+    return first.finish_s <= each.finish_s ? first : each;
+  }
+
+  // The ends of the least estimated time.
+  Ends Search(int waits, Beside beside) {
     Ends best(sets().size(), 0);
-    double best_s = Estimate(best);
+    double best_s = Estimate(best, beside);
     // Tries the ends that `with` makes of a block, in ever smaller steps around the best of them.
     const auto scan = [&](const auto& with) {
       int middle = 0;
@@ -168,7 +180,7 @@ class TierSplitSearch {
       const auto probe = [&](int block) {
         if (block < 0 || block > blocks_.size()) return;
         Ends ends = with(block);
-        const double s = Estimate(ends);
+        const double s = Estimate(ends, beside);
         if (s < middle_s) middle_s = s, middle = block;
         if (s < best_s) best_s = s, best = std::move(ends);
       };
@@ -218,8 +230,7 @@ class TierSplitSearch {
       uint32_t tiers = sets()[k];
       double done_s = 0;
       for (uint32_t late = tiers; late != 0; tiers &= ~late) {
-        double rate = 0,
-               before = 0;  // chunks that they could have loaded by the time they are free
+        double rate = 0, before = 0;  // before: chunks that they could load until they are free
         ForEachTier(tiers, [&](int t) {
           rate += Rate(t);
           before += free_s[t] * Rate(t);
@@ -237,7 +248,7 @@ class TierSplitSearch {
   double Rate(int tier) const { return 1 / std::max(input_.tiers[tier].interval_s, 1e-9); }
 
   // When all would be resident, block by block: compute waits for what is loaded of those before.
-  double Estimate(const Ends& ends) {
+  double Estimate(const Ends& ends, Beside beside) {
     Share(ends);
     const int computed = *std::min_element(ends.begin(), ends.end());  // whole blocks
     double now_s = input_.compute_busy_s, work_s = 0, loaded_s = 0;
@@ -268,10 +279,15 @@ class TierSplitSearch {
       work_s += block_s;
       loaded_s = block_loaded_s;
     }
-    // Where one lane is done first, its time counts a little: another set may have use for it.
-    constexpr double kFirst = 0.01;
-    return std::max(now_s, loaded_s) + kFirst * std::min(now_s, loaded_s) +
-           ExtraSeconds(work_s, coming, takes_over);
+    const double finish_s = std::max(now_s, loaded_s);
+    double little_s = std::min(now_s, loaded_s);
+    if (beside == Beside::kEach && finish_s > 0) {
+      double squares = now_s * now_s;
+      for (const double s : free_s) squares += s * s;
+      little_s = squares / finish_s;
+    }
+    constexpr double kLittle = 0.01;
+    return finish_s + kLittle * little_s + ExtraSeconds(work_s, coming, takes_over);
   }
 
   // What is computed, what each tier loads of the rest, and when all is resident.

@@ -131,6 +131,14 @@ TEST(TierSplitsTest, WhatOnlyASlowTierHasIsComputedToo) {
   EXPECT_GT(LeastFinish(input, kExact, 0).finish_s, 0.13) << "one split for both";
 }
 
+// Neither split alone gains anything: with one moved the other's tier, or compute, is as late.
+TEST(TierSplitsTest, SplitsThatGainOnlyTogetherAreFound) {
+  PlanInput input = Input({47e-3, 19e-3});
+  input.compute.b = 17e-3 / 128;
+  for (int i = 0; i < 48; ++i) input.chunks.push_back({.tiers = i < 36 ? 3u : 1u});
+  EXPECT_LE(LeastFinishBySets(input, kExact, 0)->finish_s, 0.43);
+}
+
 TEST(TierSplitsTest, ComputeThatIsBusyIsCountedOnLess) {
   PlanInput input = FastThenSlow();
   input.compute_busy_s = 0.1;
