@@ -1,6 +1,7 @@
 // What plans are made of: the lanes' clocks as they go over chunks, and what both searches ask.
 #pragma once
 
+#include <bit>
 #include <boost/container/small_vector.hpp>
 #include <cstdint>
 
@@ -37,7 +38,20 @@ class LoadWalk {
   boost::container::small_vector<double, 4> free_s_;
 };
 
-// A slice of so many chunks.
+// Visits the absent chunks from `first` on that tiers hold, in the order in which tiers are chosen
+// for them: those that the fewest tiers hold first, from the back.
+template <typename Visit>
+void ForEachByChoice(const PlanInput& input, int first, Visit&& visit) {
+  for (int choice = 1; choice <= static_cast<int>(input.tiers.size()); ++choice) {
+    for (int i = static_cast<int>(input.chunks.size()) - 1; i >= first; --i) {
+      const ChunkView& chunk = input.chunks[i];
+      if (chunk.state != ChunkView::State::kAbsent) continue;
+      if (std::popcount(chunk.tiers) == choice) visit(i);
+    }
+  }
+}
+
+// What a slice of so many chunks takes.
 double SliceSeconds(const PlanInput& input, int chunk, int count);
 // What computing so many chunks from `first` on must promise over waiting for the loads.
 double EnoughGain(const PlanInput& input, const PlannerOptions& options, int first, double best_s,

@@ -49,24 +49,18 @@ std::optional<PlanInput> CountOnKnownTiers(const PlanInput& input) {
   return narrowed;
 }
 
-// Gives what is not computed to the tier that will have it soonest, from the back. Where nothing is
-// known of a tier that could be it, any may have it.
+// Gives what is not computed to the tier that will have it soonest. Where nothing is known of a tier
+// that could be it, any may have it.
 void AssignTiers(const PlanInput& input, int first, Plan& plan) {
-  LoadWalk loads(input);
-  const bool one = input.tiers.size() == 1;
-  for (int i = static_cast<int>(input.chunks.size()) - 1; i >= first; --i) {
-    const ChunkView& chunk = input.chunks[i];
-    if (chunk.state != State::kAbsent || plan.sides[i] == Side::kCompute) continue;
-    if (one) {
-      if (chunk.tiers != 0) plan.tiers[i] = 0;
-      continue;
-    }
-    bool known = chunk.tiers != 0;
-    for (uint32_t rest = chunk.tiers; rest != 0; rest &= rest - 1) {
-      known = known && input.tiers[std::countr_zero(rest)].known;
-    }
-    if (known) loads.Load(chunk, &plan.tiers[i]);
+  uint32_t known = 0;
+  for (size_t t = 0; t < input.tiers.size(); ++t) {
+    if (input.tiers[t].known || input.tiers.size() == 1) known |= 1u << t;
   }
+  ForEachByChoice(input, first, [&, loads = LoadWalk(input)](int i) mutable {
+    const uint32_t tiers = input.chunks[i].tiers;
+    if (plan.sides[i] == Side::kCompute || (tiers & ~known) != 0) return;
+    loads.Load(input.chunks[i], &plan.tiers[i]);
+  });
 }
 
 Plan FixedPlan(const PlanInput& input, int first) {

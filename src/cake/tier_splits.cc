@@ -299,13 +299,9 @@ class TierSplitSearch {
       if (set >= 0 && blocks_.BlockOf(i) >= ends[set]) result.sides[i] = Side::kLoad;
     }
     LoadWalk links(input_);
-    for (int choice = 1; choice <= static_cast<int>(input_.tiers.size()); ++choice) {
-      for (int i = n_ - 1; i >= first_; --i) {
-        const ChunkView& chunk = input_.chunks[i];
-        if (result.sides[i] != Side::kLoad || chunk.state != State::kAbsent) continue;
-        if (std::popcount(chunk.tiers) == choice) links.Load(chunk, &result.tiers[i]);
-      }
-    }
+    ForEachByChoice(input_, first_, [&](int i) {
+      if (result.sides[i] == Side::kLoad) links.Load(input_.chunks[i], &result.tiers[i]);
+    });
     result.finish_s = Finish(result);
     return result;
   }
