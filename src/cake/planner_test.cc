@@ -180,6 +180,20 @@ TEST(PlannerTest, TwoTiersShareTheLoads) {
   EXPECT_NEAR(from(1), 12, 1);
 }
 
+TEST(PlannerTest, WhatOneTierAloneHasItLoadsInsteadOfWhatOthersCan) {
+  PlanInput input = Input(30, 10e-3);
+  input.tiers.push_back(input.tiers[0]);
+  for (int i = 0; i < 30; ++i) input.chunks[i].tiers = i < 10 ? 2 : 3;
+  input.fixed_split = 0;
+  Plan plan = MakePlan(input);
+  EXPECT_EQ(std::ranges::count(plan.tiers, 0), 15);
+  EXPECT_EQ(std::ranges::count(plan.tiers, 1), 15);
+  input.tiers[1].known = false;
+  plan = MakePlan(input);
+  EXPECT_EQ(std::ranges::count(plan.tiers, 0), 20) << "those that a tier of known speed has";
+  EXPECT_EQ(std::ranges::count(plan.tiers, -1), 10) << "any that has it may load it";
+}
+
 TEST(PlannerTest, LargePromptsArePlanned) {
   // Not a limit, a number to look at: 16K tokens.
   const PlanInput input = Input(128, 10e-3);
