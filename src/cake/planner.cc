@@ -49,8 +49,8 @@ std::optional<PlanInput> CountOnKnownTiers(const PlanInput& input) {
   return narrowed;
 }
 
-// Gives what is not computed to the tier that will have it soonest. Where nothing is known of a tier
-// that could be it, any may have it.
+// Gives what is not computed to the tier that will have it soonest. Where nothing is known of a
+// tier that could be it, any may have it.
 void AssignTiers(const PlanInput& input, int first, Plan& plan) {
   uint32_t known = 0;
   for (size_t t = 0; t < input.tiers.size(); ++t) {
