@@ -220,8 +220,7 @@ class TierSplitSearch {
   // What each tier loads of each set, as shares of its chunks, as if those could be cut anywhere:
   // all tiers are done as early as they can be, and sets with the least choice come first.
   void Share(const Ends& ends) {
-    Few<double> free_s;
-    for (const TierView& tier : input_.tiers) free_s.push_back(tier.drain_s);
+    Few<double> free_s = Drains();
     std::fill(shares_.begin(), shares_.end(), 0);
     for (const int k : by_choice_) {
       double chunks = 0;
@@ -245,6 +244,12 @@ class TierSplitSearch {
       });
     }
   }
+  // When each tier could begin to deliver one more chunk.
+  Few<double> Drains() const {
+    Few<double> drains_s;
+    for (const TierView& tier : input_.tiers) drains_s.push_back(tier.drain_s);
+    return drains_s;
+  }
   double Rate(int tier) const { return 1 / std::max(input_.tiers[tier].interval_s, 1e-9); }
 
   // When all would be resident, block by block: compute waits for what is loaded of those before.
@@ -254,8 +259,7 @@ class TierSplitSearch {
     double now_s = input_.compute_busy_s, work_s = 0, loaded_s = 0;
     int coming = 0;
     bool takes_over = false;
-    Few<double> free_s;
-    for (const TierView& tier : input_.tiers) free_s.push_back(tier.drain_s);
+    Few<double> free_s = Drains();
     for (int b = 0; b < blocks_.size(); ++b) {
       double block_s = b < computed ? blocks_.all_s(b) : blocks_.holes_s(b);
       double block_loaded_s = loaded_s;
@@ -312,8 +316,7 @@ class TierSplitSearch {
     double waits_s = input_.compute_busy_s, loaded_s = 0;
     int coming = 0;
     bool takes_over = false;
-    Few<double> free_s;
-    for (const TierView& tier : input_.tiers) free_s.push_back(tier.drain_s);
+    Few<double> free_s = Drains();
     for (int i = first_; i < n_; ++i) {
       const ChunkView& chunk = input_.chunks[i];
       if (!IsMissing(chunk)) continue;

@@ -42,7 +42,7 @@ PlanInput RandomInput(std::mt19937& rng, int tiers, int chunks) {
   input.compute.a = 10e-6 / 128 * uniform(rng);
   input.compute_busy_s = rng() % 2 == 0 ? 0 : 0.02 * uniform(rng);
   for (TierView& tier : input.tiers) tier.drain_s = rng() % 2 == 0 ? 0 : 0.02 * uniform(rng);
-  // Of all that the first tier has, the others have a run, or what chance gave them.
+  // The first tier has nearly all, the others a run each, or what chance gave them.
   const bool runs = rng() % 2 == 0;
   for (int i = 0; i < chunks; ++i) {
     ChunkView chunk{.tiers = uniform(rng) < 0.9};
