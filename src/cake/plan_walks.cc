@@ -1,7 +1,6 @@
 #include "cake/plan_walks.h"
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 
 namespace kvcake {
@@ -27,21 +26,28 @@ double LoadWalk::free_s() const {
 
 double LoadWalk::interval_s() const {
   double rate = 0;
-  for (const TierView& tier : input_->tiers) rate += 1 / std::max(tier.interval_s, 1e-9);
+  for (const TierView& tier : input_->tiers) rate += Rate(tier);
   return 1 / std::max(rate, 1e-9);
 }
 
 double LoadWalk::Load(const ChunkView& chunk, int8_t* from) {
   int best = -1;
   double best_s = std::numeric_limits<double>::infinity();
-  for (uint32_t rest = chunk.tiers; rest != 0; rest &= rest - 1) {
-    const int tier = std::countr_zero(rest);
+  ForEachTier(chunk.tiers, [&](int tier) {
     const double s = free_s_[tier] + input_->tiers[tier].interval_s;
     if (s < best_s) best_s = s, best = tier;
-  }
+  });
   if (best >= 0) free_s_[best] = best_s;
   if (from != nullptr) *from = static_cast<int8_t>(best);
   return best_s;
+}
+
+BesideCost::BesideCost(const PlanInput& input) : interval_s_(LoadWalk(input).interval_s()) {
+  for (const TierView& tier : input.tiers) beside_s_ = std::max(beside_s_, tier.beside_s);
+}
+
+double BesideCost::Seconds(double compute_s, double coming) const {
+  return beside_s_ * std::min(coming, compute_s / interval_s_);
 }
 
 double SliceSeconds(const PlanInput& input, int chunk, int count) {

@@ -1,6 +1,7 @@
 // What plans are made of: the lanes' clocks as they go over chunks, and what both searches ask.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <boost/container/small_vector.hpp>
 #include <cstdint>
@@ -37,6 +38,27 @@ class LoadWalk {
   const PlanInput* input_ = nullptr;
   boost::container::small_vector<double, 4> free_s_;
 };
+
+// What the lanes cost each other: TierView::beside_s, by the dearest tier.
+class BesideCost {
+ public:
+  explicit BesideCost(const PlanInput& input);
+  // While so much is computed, and so many chunks are to come.
+  double Seconds(double compute_s, double coming) const;
+
+ private:
+  double beside_s_ = 0;
+  const double interval_s_;  // between two chunks, from whichever tiers
+};
+
+// Chunks a second.
+inline double Rate(const TierView& tier) { return 1 / std::max(tier.interval_s, 1e-9); }
+
+// Visits the numbers of the tiers, given as bits.
+template <typename Visit>
+void ForEachTier(uint32_t tiers, Visit&& visit) {
+  for (; tiers != 0; tiers &= tiers - 1) visit(std::countr_zero(tiers));
+}
 
 // Visits the absent chunks from `first` on that tiers hold, in the order in which tiers are chosen
 // for them: those that the fewest tiers hold first, from the back.

@@ -34,13 +34,19 @@ int SliceChunks(const PlanInput& input, const Plan& plan, int first, bool take_o
   return count;
 }
 
-// A chunk that a tier of known speed can deliver is not left to one whose speed nobody knows.
-// Nothing where that changes nothing.
-std::optional<PlanInput> CountOnKnownTiers(const PlanInput& input) {
+// Bits of the tiers whose speed is known.
+uint32_t KnownTiers(const PlanInput& input) {
   uint32_t known = 0;
   for (size_t t = 0; t < input.tiers.size(); ++t) {
     if (input.tiers[t].known) known |= 1u << t;
   }
+  return known;
+}
+
+// A chunk that a tier of known speed can deliver is not left to one whose speed nobody knows.
+// Nothing where that changes nothing.
+std::optional<PlanInput> CountOnKnownTiers(const PlanInput& input) {
+  const uint32_t known = KnownTiers(input);
   if (known == 0 || std::popcount(known) == static_cast<int>(input.tiers.size())) return {};
   PlanInput narrowed = input;
   for (ChunkView& chunk : narrowed.chunks) {
@@ -52,13 +58,10 @@ std::optional<PlanInput> CountOnKnownTiers(const PlanInput& input) {
 // Gives what is not computed to the tier that will have it soonest. Where nothing is known of a
 // tier that could be it, any may have it.
 void AssignTiers(const PlanInput& input, int first, Plan& plan) {
-  uint32_t known = 0;
-  for (size_t t = 0; t < input.tiers.size(); ++t) {
-    if (input.tiers[t].known || input.tiers.size() == 1) known |= 1u << t;
-  }
-  ForEachByChoice(input, first, [&, loads = LoadWalk(input)](int i) mutable {
-    const uint32_t tiers = input.chunks[i].tiers;
-    if (plan.sides[i] == Side::kCompute || (tiers & ~known) != 0) return;
+  const uint32_t known = input.tiers.size() == 1 ? 1 : KnownTiers(input);
+  LoadWalk loads(input);
+  ForEachByChoice(input, first, [&](int i) {
+    if (plan.sides[i] == Side::kCompute || (input.chunks[i].tiers & ~known) != 0) return;
     loads.Load(input.chunks[i], &plan.tiers[i]);
   });
 }

@@ -22,6 +22,8 @@ struct ChunkView {
   double eta_s = 0;    // kInFlight: when the load should be complete
 
   bool IsHole() const { return state == State::kAbsent && tiers == 0; }
+  // Compute may make it, though a load may be about to.
+  bool IsMissing() const { return state == State::kAbsent || state == State::kInFlight; }
 };
 
 struct TierView {

@@ -13,8 +13,6 @@ using State = ChunkView::State;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr size_t kPartialMax = 8;  // what is tried grows no further, however many the holes
 
-bool Computable(State state) { return state == State::kAbsent || state == State::kInFlight; }
-
 // What some segments take: to compute all of them, and of that what can be loaded.
 struct Rest {
   double compute_s = 0, loadable_s = 0;
@@ -47,8 +45,7 @@ class SplitSearch {
         options_(options),
         first_(first),
         n_(static_cast<int>(input.chunks.size())),
-        interval_s_(LoadWalk(input).interval_s()) {
-    for (const TierView& tier : input.tiers) beside_s_ = std::max(beside_s_, tier.beside_s);
+        beside_(input) {
     for (int begin = first; begin < n_; begin = segments_.back().end) AddSegment(begin);
     for (size_t i = segments_.size() - 1; i > 0; --i) {
       const Segment& s = segments_[i];
@@ -95,10 +92,10 @@ class SplitSearch {
     const double margin_s = options_.take_over_margin_chunks * SliceSeconds(input_, s.begin, 1);
     bool free = true;  // nobody takes over from a slice
     for (int m = s.begin; m < s.end; ++m) {
-      const State state = input_.chunks[m].state;
-      free = free && state != State::kComputing;
-      if (free && Computable(state)) compute.Compute(m);
-      s.allowed[m + 1 - s.begin] = free && Computable(state);
+      const ChunkView& chunk = input_.chunks[m];
+      free = free && chunk.state != State::kComputing;
+      if (free && chunk.IsMissing()) compute.Compute(m);
+      s.allowed[m + 1 - s.begin] = free && chunk.IsMissing();
       s.compute_s.push_back(compute.now_s() + (m >= in_flight ? margin_s : 0));
     }
     segments_.push_back(std::move(s));
@@ -137,22 +134,17 @@ class SplitSearch {
         if (s.allowed[at] && (!wait || at == 0)) {
           const double compute_s = s.compute_s[at];
           visit(std::max({before.ready_s + compute_s, loaded_s, s.in_flight_s[at]}) +
-                    BesideSeconds(compute_s, coming),
+                    beside_.Seconds(compute_s, coming),
                 loads, link, static_cast<int>(k), m);
         }
         if (at == 0) break;
-        const State state = input_.chunks[m - 1].state;
-        if (state == State::kAbsent || state == State::kInFlight) ++coming;
-        if (state != State::kAbsent) continue;
-        loaded_s = std::max(loaded_s, link.Load(input_.chunks[m - 1]));
+        const ChunkView& chunk = input_.chunks[m - 1];
+        if (chunk.IsMissing()) ++coming;
+        if (chunk.state != State::kAbsent) continue;
+        loaded_s = std::max(loaded_s, link.Load(chunk));
         ++loads;
       }
     }
-  }
-
-  // What the lanes cost each other while so much is computed and so many chunks are to come.
-  double BesideSeconds(double compute_s, double coming) const {
-    return beside_s_ * std::min(coming, compute_s / interval_s_);
   }
 
   // What the engine computes once all is resident, where the last segment is split there.
@@ -233,8 +225,7 @@ class SplitSearch {
   const PlanInput& input_;
   const PlannerOptions& options_;
   const int first_, n_;
-  double beside_s_ = 0;      // the most of any tier
-  const double interval_s_;  // between two chunks, from whichever tiers
+  const BesideCost beside_;
   std::vector<Segment> segments_;
 };
 

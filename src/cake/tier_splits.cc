@@ -19,15 +19,6 @@ constexpr size_t kSetsMax = 8;  // what is tried grows with them
 // What lies more than a block ahead is planned again before it matters.
 constexpr int kBlocksMax = 64;
 
-bool IsMissing(const ChunkView& chunk) {
-  return chunk.state == State::kAbsent || chunk.state == State::kInFlight;
-}
-
-template <typename Visit>
-void ForEachTier(uint32_t tiers, Visit&& visit) {
-  for (; tiers != 0; tiers &= tiers - 1) visit(std::countr_zero(tiers));
-}
-
 // The prompt from `first` on in blocks of chunks, and what each set of tiers holds of each.
 class Blocks {
  public:
@@ -47,8 +38,11 @@ class Blocks {
         size_((n_ - first + chunks_ - 1) / chunks_),
         set_of_(n_ - first, -1) {
     FindSets();
-    if (sets_.size() <= kSetsMax) Fill();
+    if (HasSeveral()) Fill();
   }
+
+  // Tiers hold different chunks, and not too many kinds of them: there is nothing else otherwise.
+  bool HasSeveral() const { return sets_.size() > 1 && sets_.size() <= kSetsMax; }
 
   int size() const { return size_; }
   int BlockOf(int chunk) const { return (chunk - first_) / chunks_; }
@@ -64,7 +58,7 @@ class Blocks {
   void FindSets() {
     for (int i = first_; i < n_ && sets_.size() <= kSetsMax; ++i) {
       const ChunkView& chunk = input_.chunks[i];
-      if (!IsMissing(chunk) || chunk.IsHole()) continue;
+      if (!chunk.IsMissing() || chunk.IsHole()) continue;
       const auto it = std::find(sets_.begin(), sets_.end(), chunk.tiers);
       set_of_[i - first_] = static_cast<int8_t>(it - sets_.begin());
       if (it == sets_.end()) sets_.push_back(chunk.tiers);
@@ -102,7 +96,7 @@ class Blocks {
   void Compute(Chosen&& chosen, Visit&& visit) const {
     ComputeWalk compute(input_);
     for (int i = first_; i < n_; ++i) {
-      if (!IsMissing(input_.chunks[i]) || !chosen(i)) continue;
+      if (!input_.chunks[i].IsMissing() || !chosen(i)) continue;
       const double before_s = compute.now_s();
       compute.Compute(i);
       visit(i, compute.now_s() - before_s);
@@ -120,22 +114,21 @@ class Blocks {
 
 class TierSplitSearch {
  public:
-  TierSplitSearch(const PlanInput& input, const PlannerOptions& options, int first)
+  // All are borrowed. The blocks have several sets.
+  TierSplitSearch(const PlanInput& input, const PlannerOptions& options, int first,
+                  const Blocks& blocks)
       : input_(input),
         options_(options),
         first_(first),
         n_(static_cast<int>(input.chunks.size())),
-        blocks_(input, first),
-        interval_s_(LoadWalk(input).interval_s()) {
-    for (const TierView& tier : input.tiers) beside_s_ = std::max(beside_s_, tier.beside_s);
+        blocks_(blocks),
+        beside_(input) {
     for (size_t k = 0; k < sets().size(); ++k) by_choice_.push_back(static_cast<int>(k));
     std::stable_sort(by_choice_.begin(), by_choice_.end(), [&](int a, int b) {
       return std::popcount(sets()[a]) < std::popcount(sets()[b]);
     });
     shares_.resize(sets().size() * input.tiers.size());
   }
-
-  bool CanRun() const { return sets().size() > 1 && sets().size() <= kSetsMax; }
 
   Splits Run() {
     Splits best = Best(/*waits=*/-1);
@@ -231,15 +224,15 @@ class TierSplitSearch {
       for (uint32_t late = tiers; late != 0; tiers &= ~late) {
         double rate = 0, before = 0;  // before: chunks that they could load until they are free
         ForEachTier(tiers, [&](int t) {
-          rate += Rate(t);
-          before += free_s[t] * Rate(t);
+          rate += RateOf(t);
+          before += free_s[t] * RateOf(t);
         });
         done_s = (chunks + before) / rate;
         late = 0;
         ForEachTier(tiers, [&](int t) { late |= free_s[t] > done_s ? 1u << t : 0; });
       }
       ForEachTier(tiers, [&](int t) {
-        ShareOf(k, t) = (done_s - free_s[t]) * Rate(t) / chunks;
+        ShareOf(k, t) = (done_s - free_s[t]) * RateOf(t) / chunks;
         free_s[t] = done_s;
       });
     }
@@ -250,7 +243,7 @@ class TierSplitSearch {
     for (const TierView& tier : input_.tiers) drains_s.push_back(tier.drain_s);
     return drains_s;
   }
-  double Rate(int tier) const { return 1 / std::max(input_.tiers[tier].interval_s, 1e-9); }
+  double RateOf(int tier) const { return Rate(input_.tiers[tier]); }
 
   // When all would be resident, block by block: compute waits for what is loaded of those before.
   double Estimate(const Ends& ends, Beside beside) {
@@ -275,7 +268,7 @@ class TierSplitSearch {
         if (cell.absent == 0) continue;
         ForEachTier(sets()[k], [&](int t) {
           if (ShareOf(k, t) == 0) return;
-          free_s[t] += cell.absent * ShareOf(k, t) / Rate(t);
+          free_s[t] += cell.absent * ShareOf(k, t) / RateOf(t);
           block_loaded_s = std::max(block_loaded_s, free_s[t]);
         });
       }
@@ -319,7 +312,7 @@ class TierSplitSearch {
     Few<double> free_s = Drains();
     for (int i = first_; i < n_; ++i) {
       const ChunkView& chunk = input_.chunks[i];
-      if (!IsMissing(chunk)) continue;
+      if (!chunk.IsMissing()) continue;
       const bool in_flight = chunk.state == State::kInFlight;
       if (splits.sides[i] == Side::kCompute) {
         waits_s = std::max(waits_s, loaded_s - compute.now_s());
@@ -328,7 +321,7 @@ class TierSplitSearch {
         continue;
       }
       ++coming;
-      if (!in_flight) free_s[splits.tiers[i]] += 1 / Rate(splits.tiers[i]);
+      if (!in_flight) free_s[splits.tiers[i]] += 1 / RateOf(splits.tiers[i]);
       loaded_s = std::max(loaded_s, in_flight ? chunk.eta_s : free_s[splits.tiers[i]]);
     }
     return std::max(waits_s + compute.now_s(), loaded_s) +
@@ -338,26 +331,26 @@ class TierSplitSearch {
   // What lanes cost each other, and what a load that compute takes over must promise.
   double ExtraSeconds(double work_s, int coming, bool takes_over) const {
     const double margin_s = options_.take_over_margin_chunks * SliceSeconds(input_, first_, 1);
-    return beside_s_ * std::min<double>(coming, work_s / interval_s_) + (takes_over ? margin_s : 0);
+    return beside_.Seconds(work_s, coming) + (takes_over ? margin_s : 0);
   }
 
   const PlanInput& input_;
   const PlannerOptions& options_;
   const int first_, n_;
-  const Blocks blocks_;
-  const double interval_s_;  // between two chunks, from whichever tiers
-  double beside_s_ = 0;      // the most of any tier
-  Few<int> by_choice_;       // sets, those of the fewest tiers first
-  Few<double> shares_;       // [set][tier]: as of the last Share
+  const Blocks& blocks_;
+  const BesideCost beside_;
+  Few<int> by_choice_;  // sets, those of the fewest tiers first
+  Few<double> shares_;  // [set][tier]: as of the last Share
 };
 
 }  // namespace
 
 std::optional<Splits> LeastFinishBySets(const PlanInput& input, const PlannerOptions& options,
                                         int first) {
-  TierSplitSearch search(input, options, first);
-  if (!search.CanRun()) return {};
-  return search.Run();
+  if (input.tiers.size() < 2) return {};
+  const Blocks blocks(input, first);
+  if (!blocks.HasSeveral()) return {};
+  return TierSplitSearch(input, options, first, blocks).Run();
 }
 
 }  // namespace kvcake

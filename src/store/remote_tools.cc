@@ -153,7 +153,7 @@ Result<ClearedStore> EvictRemote(RemoteListing& listing, const EvictRule& rule) 
     return std::tie(a.used_s, a.name) < std::tie(b.used_s, b.name);
   });
   std::vector<FoundValue> chosen;
-  for (const FoundValue& value : all) {
+  for (FoundValue& value : all) {
     if (rule.to_bytes && bytes <= *rule.to_bytes) break;
     if (rule.used_before_s && *value.used_s >= *rule.used_before_s) break;
     if (rule.roots &&
@@ -161,7 +161,7 @@ Result<ClearedStore> EvictRemote(RemoteListing& listing, const EvictRule& rule) 
       continue;
     }
     bytes -= value.bytes;
-    chosen.push_back(value);
+    chosen.push_back(std::move(value));
   }
   Remover remover(listing);
   RETURN_IF_ERROR(remover.Remove(chosen));
