@@ -20,11 +20,29 @@ namespace {
 using testing::ElementsAre;
 using testing_util::kLayout;
 
-// Two prompts that may only load; the test answers the reads.
-class LoadSchedulerTest : public testing::Test {
+// A scheduler and what it works on, without tiers and prompts; the test answers the reads.
+class SchedulerTest : public testing::Test {
  protected:
-  explicit LoadSchedulerTest(const Restorer::Options& options = {})
-      : context_{*pool_, cost_, clock_, options} {
+  explicit SchedulerTest(const Restorer::Options& options = {})
+      : context_{*pool_, cost_, clock_, options} {}
+
+  static constexpr int kChunks = 40;
+  FakeClock clock_;
+  ComputeCost cost_;
+  std::unique_ptr<PagePool> pool_ =
+      std::move(PagePool::Create(kLayout, 128 * kLayout.page_bytes()).value());
+  const RestoreContext context_;
+  std::vector<LoadLane> lanes_;
+  InFlightTable table_;
+  TierCalls calls_;
+  RestorePlanner planner_{context_, lanes_, table_};
+  LoadScheduler loads_{context_, {lanes_, table_, planner_, calls_}};
+};
+
+// Two prompts that may only load.
+class LoadSchedulerTest : public SchedulerTest {
+ protected:
+  explicit LoadSchedulerTest(const Restorer::Options& options = {}) : SchedulerTest(options) {
     lanes_.emplace_back(context_, tier_);
     for (int document = 1; document <= 2; ++document) {
       boards_.push_back(std::make_unique<Board>(
@@ -41,18 +59,7 @@ class LoadSchedulerTest : public testing::Test {
     loads_.EndRead(0, lanes_[0].reads().begin()->first, std::move(result));
   }
 
-  static constexpr int kChunks = 40;
-  FakeClock clock_;
-  ComputeCost cost_;
-  std::unique_ptr<PagePool> pool_ =
-      std::move(PagePool::Create(kLayout, 128 * kLayout.page_bytes()).value());
-  const RestoreContext context_;
   MemoryTier tier_{{.layout = kLayout}};
-  std::vector<LoadLane> lanes_;
-  InFlightTable table_;
-  TierCalls calls_;
-  RestorePlanner planner_{context_, lanes_, table_};
-  LoadScheduler loads_{context_, {lanes_, table_, planner_, calls_}};
   std::vector<std::unique_ptr<Board>> boards_;
 };
 
@@ -126,8 +133,8 @@ TEST_F(LoadSchedulerTest, WhatComesForAPromptThatHasEndedIsKeptInMemory) {
 }
 
 TEST_F(LoadSchedulerTest, ALoadThatOneGivesUpGoesOnForAnother) {
-  Board other(context_, testing_util::Request(1, kChunks, Policy::kLoad), 3,
-              1);  // a document's twin
+  // Another prompt on the first one's document.
+  Board other(context_, testing_util::Request(1, kChunks, Policy::kLoad), 3, 1);
   loads_.Pump();
   const int chunk = lanes_[0].reads().begin()->second.claim.first;
   other.SetLoadable(0, std::vector<bool>(kChunks, true));
@@ -154,7 +161,7 @@ TEST_F(LoadSchedulerTest, NothingIsReadForAPromptThatIsOnlyComputed) {
 }
 
 // A prompt of which a fast tier holds all but the front, and a slow one all.
-class TwoTiersTest : public testing::Test {
+class TwoTiersTest : public SchedulerTest {
  protected:
   TwoTiersTest() {
     lanes_.emplace_back(context_, fast_);
@@ -167,12 +174,16 @@ class TwoTiersTest : public testing::Test {
     board_.SetLoadable(kFast, held);
     table_.Add(board_);
   }
+  // Begins now.
+  LaneRead NobodysRead() const {
+    LaneRead read;
+    read.start = clock_.Now();
+    return read;
+  }
   // Reads of no prompt that came one after the other, so that the rate is known.
   void Learn(int tier, double interval_s) {
     for (uint64_t number = 1000; number < 1040; ++number) {
-      LaneRead read;
-      read.start = clock_.Now();
-      lanes_[tier].Start(number, std::move(read));
+      lanes_[tier].Start(number, NobodysRead());
       clock_.Advance(Seconds(interval_s));
       lanes_[tier].End(number, {.status = {}, .bytes = kLayout.page_bytes()});
     }
@@ -195,19 +206,9 @@ class TwoTiersTest : public testing::Test {
     return reason.find("instead of memory: it will be sooner") != std::string::npos;
   }
 
-  static constexpr int kChunks = 40, kAlone = 4, kFast = 0, kSlow = 1;
-  FakeClock clock_;
-  ComputeCost cost_;
-  std::unique_ptr<PagePool> pool_ =
-      std::move(PagePool::Create(kLayout, 128 * kLayout.page_bytes()).value());
-  const RestoreContext context_{*pool_, cost_, clock_, {}};
+  static constexpr int kAlone = 4, kFast = 0, kSlow = 1;
   testing_util::HeldTier fast_;
   MemoryTier slow_{{.layout = kLayout}};
-  std::vector<LoadLane> lanes_;
-  InFlightTable table_;
-  TierCalls calls_;
-  RestorePlanner planner_{context_, lanes_, table_};
-  LoadScheduler loads_{context_, {lanes_, table_, planner_, calls_}};
   Board board_{context_, testing_util::Request(1, kChunks, Policy::kLoad), 1, 2};
 };
 
@@ -240,12 +241,11 @@ class TakeOverTest : public TwoTiersTest {
   }
   void StartOnSlow(int chunk) {
     const Claim claim = board_.claims().ClaimLoad(chunk);
-    LaneRead read;
+    LaneRead read = NobodysRead();
     read.owner = &board_;
     read.claim = claim;
     read.key = board_.key(chunk);
     read.page = *pool_->Draw();
-    read.start = clock_.Now();
     read.id = 1;
     lanes_[kSlow].Start(100 - chunk, std::move(read));
     table_.Claimed(board_, claim);
@@ -283,9 +283,7 @@ TEST_F(TakeOverTest, TheLatestReadPassesFirst) {
   LeaveToSlow(3);
   clock_.Advance(Seconds(1));
   for (int number = 1; number < fast_.reads_max; ++number) {  // one place is left
-    LaneRead read;
-    read.start = clock_.Now();
-    lanes_[kFast].Start(50 + number, std::move(read));
+    lanes_[kFast].Start(50 + number, NobodysRead());
   }
   loads_.Pump();
   EXPECT_THAT(ReadBy(kFast), ElementsAre(0)) << "chunk 0 was asked for last";
