@@ -38,42 +38,9 @@ double ChunkSeconds(const PlanInput& input, int chunk) {
 
 // When everything is resident if the loads, earliest chunk first, make the chosen ones.
 double Finish(const PlanInput& input, const std::vector<bool>& loaded) {
-  double compute_s = input.compute_busy_s, load_s = input.tiers[0].drain_s;
-  for (size_t i = 0; i < loaded.size(); ++i) {
-    if (input.chunks[i].state == State::kResident) continue;
-    if (loaded[i]) {
-      load_s += input.tiers[0].interval_s;
-      compute_s = std::max(compute_s, load_s);
-    } else {
-      compute_s += ChunkSeconds(input, static_cast<int>(i));
-    }
-  }
-  return compute_s;
-}
-
-// The same, but compute may go on while what it does not need yet is loaded: chunks of a run are
-// all wanted at once, by what is behind the run.
-double LeastOfAll(const PlanInput& input) {
-  const size_t n = input.chunks.size();
-  double best_s = 1e9;
-  for (uint32_t set = 0; set < 1u << n; ++set) {
-    double compute_s = input.compute_busy_s, load_s = input.tiers[0].drain_s, waits_s = 0;
-    bool possible = true;
-    for (size_t i = 0; i < n && possible; ++i) {
-      const bool load = (set >> i & 1) != 0;
-      if (input.chunks[i].state == State::kResident) {
-        possible = !load;
-      } else if (load) {
-        possible = input.chunks[i].tiers != 0;
-        load_s += input.tiers[0].interval_s;
-        waits_s = load_s;
-      } else {
-        compute_s = std::max(compute_s, waits_s) + ChunkSeconds(input, static_cast<int>(i));
-      }
-    }
-    if (possible) best_s = std::min(best_s, std::max(compute_s, waits_s));
-  }
-  return best_s;
+  std::vector<int8_t> from;
+  for (const bool load : loaded) from.push_back(load ? 0 : -1);
+  return testing_util::FinishOf(input, from);
 }
 
 TEST(SplitSearchTest, NoChoiceOfChunksIsFasterWithOneTier) {
@@ -82,7 +49,7 @@ TEST(SplitSearchTest, NoChoiceOfChunksIsFasterWithOneTier) {
     SCOPED_TRACE(round);
     const PlanInput input = RandomInput(rng, 11, 0.3 + 0.1 * (round % 7));
     const Splits splits = LeastFinish(input, kExact, 0);
-    const double least_s = LeastOfAll(input);
+    const double least_s = testing_util::LeastOfChoices(input);
     EXPECT_GE(splits.finish_s, least_s - 1e-12);
     EXPECT_LE(splits.finish_s, least_s * (1 + 1e-9));
   }

@@ -13,7 +13,9 @@ namespace kvcake {
 namespace {
 
 using State = ChunkView::State;
+using testing_util::FinishOf;
 using testing_util::kExact;
+using testing_util::LeastOfChoices;
 
 // Chunks of 10 ms, one a slice; a tier for each interval.
 PlanInput Input(const std::vector<double>& intervals_s) {
@@ -59,53 +61,6 @@ PlanInput RandomInput(std::mt19937& rng, int tiers, int chunks) {
   }
   input.chunks[0].state = State::kAbsent;
   return input;
-}
-
-// When all is resident if each chunk is made as `from` says: by compute (-1) or a tier, which loads
-// what is wanted first. Compute goes on while what it does not need yet is loaded.
-double Finish(const PlanInput& input, const std::vector<int8_t>& from) {
-  double compute_s = input.compute_busy_s, loaded_s = 0;
-  std::vector<double> tier_s;
-  for (const TierView& tier : input.tiers) tier_s.push_back(tier.drain_s);
-  for (size_t i = 0; i < from.size(); ++i) {
-    const ChunkView& chunk = input.chunks[i];
-    if (chunk.state == State::kResident) continue;
-    if (from[i] < 0) {
-      compute_s =
-          std::max(compute_s, loaded_s) +
-          input.compute.SecondsFor(static_cast<double>(i) * input.chunk_tokens, input.chunk_tokens);
-    } else if (chunk.state == State::kInFlight) {
-      loaded_s = std::max(loaded_s, chunk.eta_s);
-    } else {
-      tier_s[from[i]] += input.tiers[from[i]].interval_s;
-      loaded_s = std::max(loaded_s, tier_s[from[i]]);
-    }
-  }
-  return std::max(compute_s, loaded_s);
-}
-
-// Over all choices of who makes each chunk.
-double LeastOfChoices(const PlanInput& input) {
-  double least_s = 1e9;
-  std::vector<int8_t> from(input.chunks.size(), -1);
-  const auto choose = [&](const auto& self, size_t i) -> void {
-    if (i == from.size()) {
-      least_s = std::min(least_s, Finish(input, from));
-      return;
-    }
-    from[i] = -1;
-    self(self, i + 1);
-    const ChunkView& chunk = input.chunks[i];
-    if (chunk.state == State::kResident) return;
-    for (size_t t = 0; t < input.tiers.size(); ++t) {
-      if ((chunk.tiers >> t & 1) == 0) continue;
-      from[i] = static_cast<int8_t>(t);
-      self(self, i + 1);
-      if (chunk.state == State::kInFlight) break;  // whichever tier it is read from
-    }
-  };
-  choose(choose, 0);
-  return least_s;
 }
 
 std::vector<int8_t> FromOf(const PlanInput& input, const Splits& splits) {
@@ -227,7 +182,7 @@ TEST(TierSplitsTest, TheSplitsTakeWhatIsPromised) {
       EXPECT_EQ(splits->tiers[i] >= 0, load && absent) << i;
       EXPECT_TRUE(splits->tiers[i] < 0 || (chunk.tiers >> splits->tiers[i] & 1) != 0) << i;
     }
-    EXPECT_NEAR(Finish(input, FromOf(input, *splits)), splits->finish_s, 1e-9);
+    EXPECT_NEAR(FinishOf(input, FromOf(input, *splits)), splits->finish_s, 1e-9);
   }
   EXPECT_GT(several, 300);
 }
