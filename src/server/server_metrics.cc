@@ -33,7 +33,9 @@ void AddWrites(const WriteBehindStats& writes, uint64_t late_reads,
   const auto dropped = [text](const Tier* tier, const WriteCounts& counts) {
     constexpr std::string_view kName = "kvcake_writes_dropped_total";
     text->AddCounter(
-        kName, "Chunks not kept: too many waited to be written, or requests needed their pages.",
+        kName,
+        "Writes of chunks given up: too many waited, or requests needed their pages. A "
+        "chunk that was claimed has another chance at its prompt's end.",
         counts.dropped_full, {{"tier", tier->name()}, {"reason", "queue_full"}});
     text->AddCounter(kName, "", counts.dropped_wanted,
                      {{"tier", tier->name()}, {"reason", "page_wanted"}});
