@@ -36,6 +36,11 @@ std::string Positions(const ModelConfig& config) {
     text += fmt::format(", llama3 factor {} ({} to {}, original context {})", rope.factor,
                         rope.low_freq_factor, rope.high_freq_factor, rope.original_max_positions);
   }
+  if (rope.kind == RopeConfig::Kind::kYarn) {
+    text += fmt::format(", yarn factor {} ({} to {}, original context {}, attention factor {:.4f})",
+                        rope.factor, rope.beta_fast, rope.beta_slow, rope.original_max_positions,
+                        rope.attention_factor);
+  }
   return text;
 }
 

@@ -13,14 +13,19 @@
 namespace kvcake {
 
 struct RopeConfig {
-  enum class Kind { kPlain, kLinear, kLlama3 };
+  enum class Kind { kPlain, kLinear, kLlama3, kYarn };
   Kind kind = Kind::kPlain;
   double theta = 10000.0;
-  double factor = 1.0;  // linear, llama3
+  double factor = 1.0;                // all but plain
+  int original_max_positions = 8192;  // llama3, yarn
   // llama3 only.
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;
-  int original_max_positions = 8192;
+  // yarn only.
+  double beta_fast = 32.0;        // pairs that turn more often in the original context are kept
+  double beta_slow = 1.0;         // those that turn less often are slowed down by `factor`
+  bool truncate = true;           // the bounds between them are whole pairs
+  double attention_factor = 1.0;  // of all cosines and sines
 
   bool operator==(const RopeConfig&) const = default;
 };
@@ -70,7 +75,7 @@ struct ModelConfig {
   int kv_heads = 0;
   int head_dim = 0;
   int vocab_size = 0;
-  int max_positions = 0;   // linear RoPE stretches what config.json says by its factor
+  int max_positions = 0;   // linear RoPE and yarn stretch a context by their factor
   int sliding_window = 0;  // tokens that some layer sees of more max_positions; 0: all see all
   NormKind norm = NormKind::kRms;
   double norm_eps = 1e-5;

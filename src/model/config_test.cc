@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -192,6 +193,58 @@ TEST_F(ConfigTest, RopeFieldsGoBeforeEachOtherAsInTransformers) {
   EXPECT_EQ(loaded->rope.original_max_positions, 1024);
 }
 
+// Qwen3's, as its model card says it.
+TEST_F(ConfigTest, YarnsContextIsItsFactorTimesTheOriginalOne) {
+  json config = Good();
+  config["max_position_embeddings"] = 40960;
+  config["rope_scaling"] = {
+      {"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}};
+  auto loaded = Load(config);
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  RopeConfig want = {.kind = RopeConfig::Kind::kYarn,
+                     .theta = 100000,
+                     .factor = 4,
+                     .original_max_positions = 32768,
+                     .attention_factor = 0.1 * std::log(4.0) + 1};
+  EXPECT_EQ(loaded->rope, want);
+  EXPECT_EQ(loaded->max_positions, 131072);
+  json& yarn = config["rope_scaling"];
+  yarn.update({{"beta_fast", 16}, {"beta_slow", 2}, {"truncate", false}, {"mscale", 0.7}});
+  want.beta_fast = 16;
+  want.beta_slow = 2;
+  want.truncate = false;
+  EXPECT_EQ(Load(config)->rope, want) << "mscale alone does nothing";
+  yarn["mscale_all_dim"] = 0.5;
+  want.attention_factor = (0.07 * std::log(4.0) + 1) / (0.05 * std::log(4.0) + 1);
+  EXPECT_DOUBLE_EQ(Load(config)->rope.attention_factor, want.attention_factor);
+  yarn["attention_factor"] = 1.5;
+  EXPECT_EQ(Load(config)->rope.attention_factor, 1.5);
+  yarn["beta_fast"] = 0;  // as if it were absent
+  yarn["beta_slow"] = 1e-320;
+  loaded = Load(config);
+  EXPECT_EQ(loaded->rope.beta_fast, 32);
+  EXPECT_EQ(loaded->rope.beta_slow, 1);
+}
+
+TEST_F(ConfigTest, RefusesYarnThatMakesNoSense) {
+  constexpr auto kCode = ErrorCode::kInvalidArgument;
+  const json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}};
+  const auto with = [&](const char* name, const json& value) {
+    json changed = yarn;
+    changed[name] = value;
+    return changed;
+  };
+  ExpectRefused("rope_scaling", with("factor", nullptr), kCode, "rope_scaling: factor");
+  ExpectRefused("rope_scaling", with("factor", 0.5), kCode, "factor is 0.5");
+  ExpectRefused("rope_scaling", with("beta_fast", 0.5), kCode,
+                "beta_fast is 0.5; it must be at least beta_slow (1)");
+  ExpectRefused("rope_scaling", with("attention_factor", 0), kCode, "attention_factor is 0");
+  ExpectRefused("rope_scaling", with("truncate", "no"), kCode, "truncate");
+  ExpectRefused("rope_scaling", with("original_max_position_embeddings", 0), kCode,
+                "original_max_position_embeddings is 0");
+  ExpectRefused("rope_scaling", with("rope_theta", 1), kCode, "cannot be yarn");
+}
+
 TEST_F(ConfigTest, RefusesByNameWhatItCannotRun) {
   constexpr auto kCode = ErrorCode::kUnsupported;
   ExpectRefused("architectures", {"MistralForCausalLM"}, kCode, "MistralForCausalLM");
@@ -206,7 +259,7 @@ TEST_F(ConfigTest, RefusesByNameWhatItCannotRun) {
   ExpectRefused("rope_parameters", {{"partial_rotary_factor", 0.5}}, kCode,
                 "partial_rotary_factor");
   ExpectRefused("rope_parameters", {{"full_attention", json::object()}}, kCode, "full_attention");
-  for (const char* type : {"dynamic", "longrope", "yarn", "proportional"}) {
+  for (const char* type : {"dynamic", "longrope", "proportional"}) {
     const json scaling = {{"rope_type", type}, {"factor", 2.0}};
     ExpectRefused("rope_scaling", scaling, kCode,
                   std::string("rope_scaling: RoPE scaling ") + type);

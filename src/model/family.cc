@@ -227,8 +227,10 @@ Status CheckHeads(const JsonField& fields, const ModelConfig& config, const char
 }
 
 void SetContext(int max_position_embeddings, ModelConfig* config) {
-  const bool linear = config->rope.kind == RopeConfig::Kind::kLinear;
-  const double context = max_position_embeddings * (linear ? config->rope.factor : 1.0);
+  const RopeConfig& rope = config->rope;
+  double context = max_position_embeddings;
+  if (rope.kind == RopeConfig::Kind::kLinear) context *= rope.factor;
+  if (rope.kind == RopeConfig::Kind::kYarn) context = rope.original_max_positions * rope.factor;
   config->max_positions = static_cast<int>(std::min<double>(context, kMaxPositions));
 }
 

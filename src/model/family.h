@@ -46,7 +46,8 @@ std::string JsonText(const nlohmann::json& value);
 
 // heads a multiple of kv_heads, head_dim even and not too large: names the fields otherwise.
 Status CheckHeads(const JsonField& fields, const ModelConfig& config, const char* kv_heads_name);
-// From and to config.json's max_position_embeddings, which linear RoPE stretches by its factor.
+// From and to config.json's max_position_embeddings, which linear RoPE stretches by its factor, and
+// yarn what it says of the original context.
 void SetContext(int max_position_embeddings, ModelConfig* config);
 int MaxPositionEmbeddings(const ModelConfig& config);
 

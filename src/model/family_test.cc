@@ -67,6 +67,31 @@ TEST_F(FamilyTest, EveryShapeIsWhatItsOwnFileSays) {
   }
 }
 
+TEST_F(FamilyTest, EveryRopeIsWhatItsOwnFileSays) {
+  using Kind = RopeConfig::Kind;
+  for (const RopeConfig& rope :
+       std::initializer_list<RopeConfig>{{.kind = Kind::kLinear, .theta = 7, .factor = 2},
+                                         {.kind = Kind::kLlama3,
+                                         .factor = 2,
+                                         .original_max_positions = 999,
+                                         .low_freq_factor = 2,
+                                         .high_freq_factor = 3},
+                                         {.kind = Kind::kYarn,
+                                         .factor = 2,
+                                         .original_max_positions = 1024,
+                                         .beta_fast = 16,
+                                         .beta_slow = 2,
+                                         .truncate = false,
+                                         .attention_factor = 1.5}}) {
+    ModelConfig config = *SynthArch("tiny");
+    config.rope = rope;
+    config.max_positions = 2048;
+    const auto text = ModelConfigJson(config);
+    ASSERT_TRUE(text) << text.error().message;
+    EXPECT_EQ(Read(json::parse(*text)), config) << *text;
+  }
+}
+
 TEST_F(FamilyTest, LlamaMayHaveBiases) {
   const json llama = With(kLlamaLike, {{"model_type", "llama"}});
   EXPECT_FALSE(Read(llama).qkv_bias || Read(llama).o_bias || Read(llama).mlp_bias);

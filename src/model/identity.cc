@@ -15,6 +15,8 @@ const char* RopeKindName(RopeConfig::Kind kind) {
       return "plain";
     case RopeConfig::Kind::kLinear:
       return "linear";
+    case RopeConfig::Kind::kYarn:
+      return "yarn";
     case RopeConfig::Kind::kLlama3:
       return "llama3";
   }
@@ -44,6 +46,13 @@ void AddPosition(const ModelConfig& config, KvIdentity* identity) {
   if (rope.kind == RopeConfig::Kind::kLlama3) {
     identity->Add("rope_low_freq_factor", Exact(rope.low_freq_factor))
         .Add("rope_high_freq_factor", Exact(rope.high_freq_factor))
+        .Add("rope_original_max_positions", rope.original_max_positions);
+  }
+  if (rope.kind == RopeConfig::Kind::kYarn) {
+    identity->Add("rope_beta_fast", Exact(rope.beta_fast))
+        .Add("rope_beta_slow", Exact(rope.beta_slow))
+        .Add("rope_truncate", rope.truncate)
+        .Add("rope_attention_factor", Exact(rope.attention_factor))
         .Add("rope_original_max_positions", rope.original_max_positions);
   }
 }

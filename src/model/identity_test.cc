@@ -28,12 +28,19 @@ TEST(IdentityTest, EveryNumberThatTurnsAHeadIsPartOfIt) {
                                          {.kind = Kind::kLlama3, .factor = 2},
                                          {.kind = Kind::kLlama3, .low_freq_factor = 2},
                                          {.kind = Kind::kLlama3, .high_freq_factor = 8},
-                                         {.kind = Kind::kLlama3, .original_max_positions = 4096}}) {
+                                         {.kind = Kind::kLlama3, .original_max_positions = 4096},
+                                         {.kind = Kind::kYarn},
+                                         {.kind = Kind::kYarn, .factor = 2},
+                                         {.kind = Kind::kYarn, .original_max_positions = 4096},
+                                         {.kind = Kind::kYarn, .beta_fast = 16},
+                                         {.kind = Kind::kYarn, .beta_slow = 2},
+                                         {.kind = Kind::kYarn, .truncate = false},
+                                         {.kind = Kind::kYarn, .attention_factor = 1.5}}) {
     ModelConfig config = TinyConfig();
     config.rope = rope;
     roots.insert(RootOf(config));
   }
-  EXPECT_EQ(roots.size(), 9u);
+  EXPECT_EQ(roots.size(), 16u);
 }
 
 TEST(IdentityTest, ShapesWeightsAndWhatWasLostArePartOfIt) {

@@ -1,13 +1,45 @@
 #include "model/position.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <numbers>
 
 namespace kvcake {
+namespace {
+
+// The pair that turns `turns` times in the original context; it may lie between two.
+double PairThatTurns(const RopeConfig& rope, int head_dim, double turns) {
+  return head_dim * std::log(rope.original_max_positions / (turns * 2 * std::numbers::pi)) /
+         (2 * std::log(rope.theta));
+}
+
+// How much of each pair's speed yarn divides by its factor, 0 to 1 (YaRN, section 3.2). Bounds are
+// those of Hugging Face transformers, which may be the wrong way round for tiny heads.
+std::vector<float> YarnRamp(const RopeConfig& rope, int head_dim) {
+  double low = PairThatTurns(rope, head_dim, rope.beta_fast);
+  double high = PairThatTurns(rope, head_dim, rope.beta_slow);
+  if (rope.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, head_dim - 1.0);
+  if (low == high) high += 0.001;
+  std::vector<float> ramp(head_dim / 2);
+  for (int i = 0; i < head_dim / 2; ++i) {
+    ramp[i] = std::clamp(
+        (static_cast<float>(i) - static_cast<float>(low)) / static_cast<float>(high - low), 0.0f,
+        1.0f);
+  }
+  return ramp;
+}
+
+}  // namespace
 
 std::vector<float> RopeInverseFrequencies(const RopeConfig& rope, int head_dim) {
-  std::vector<float> inv_freq(head_dim / 2);
+  std::vector<float> inv_freq(head_dim / 2), ramp;
+  if (rope.kind == RopeConfig::Kind::kYarn) ramp = YarnRamp(rope, head_dim);
   for (int i = 0; i < head_dim / 2; ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(head_dim);
     double f = 1.0f / static_cast<float>(std::pow(rope.theta, exponent));
@@ -23,6 +55,7 @@ std::vector<float> RopeInverseFrequencies(const RopeConfig& rope, int head_dim) 
         f = (1 - smooth) * f / rope.factor + smooth * f;
       }
     }
+    if (rope.kind == RopeConfig::Kind::kYarn) f = f / rope.factor * ramp[i] + f * (1 - ramp[i]);
     inv_freq[i] = static_cast<float>(f);
   }
   return inv_freq;

@@ -43,6 +43,38 @@ TEST(RopeTest, FrequenciesOfEveryKind) {
   expect(15, 0.0021311195369119653 / 32);
 }
 
+// What transformers' yarn gives, in float32.
+TEST(RopeTest, YarnsFrequencies) {
+  RopeConfig rope = {
+      .kind = RopeConfig::Kind::kYarn, .theta = 1e6, .factor = 4, .original_max_positions = 32768};
+  const auto expect = [&](int head_dim, const std::vector<std::pair<int, double>>& wanted) {
+    for (const auto& [i, want] : wanted) {
+      EXPECT_NEAR(RopeInverseFrequencies(rope, head_dim)[i], want, 5e-7 * want) << i;
+    }
+  };
+  expect(64, {{0, 1.0},
+              {11, 0.00865964312106371},
+              {12, 0.005154795479029417},
+              {19, 9.128064994001761e-05},
+              {20, 4.4456985051510856e-05},
+              {31, 3.8498163235090033e-07}});
+  rope = {.kind = RopeConfig::Kind::kYarn,
+          .theta = 5e5,
+          .factor = 8,
+          .original_max_positions = 4096,
+          .beta_fast = 16,
+          .beta_slow = 2,
+          .truncate = false};
+  expect(64, {{9, 0.02495540864765644},
+              {10, 0.013818805105984211},
+              {13, 0.0015330638270825148},
+              {14, 0.0004631972115021199},
+              {31, 3.76732259610435e-07}});
+  // Every pair of so small a head turns more often than either bound.
+  rope = {.kind = RopeConfig::Kind::kYarn, .factor = 4, .original_max_positions = 100'000'000};
+  expect(16, {{0, 1.0}, {7, 0.0003162277862429619}});
+}
+
 // What transformers' build_alibi_tensor gives, after its rounding to bf16.
 TEST(AlibiTest, SlopesOfHeadsThatAreAPowerOfTwoAndNot) {
   const auto expect = [](int heads, const std::vector<float>& want) {

@@ -177,7 +177,8 @@ Status TransformerModel::Layers(const Rows& step, LayerGate* gate) {
   float* x = x_.as<float>();
   Embed(compute_, weights_.embedding, step.tokens, x);
   RopeTable(compute_, step.positions,
-            std::span<const float>(inv_freq_.as<float>(), config_.head_dim / 2), rope_.as<float>());
+            std::span<const float>(inv_freq_.as<float>(), config_.head_dim / 2),
+            static_cast<float>(config_.rope.attention_factor), rope_.as<float>());
   for (int i = 0; i < config_.layers; ++i) {
     const LayerWeights& layer = weights_.layers[i];
     Qkv(layer, Normalize(layer.attention_norm, x, rows), step.slots, i);

@@ -43,7 +43,7 @@ void MatMulQkv(CudaDevice&, const Activations&, const PackedMatrix&, const QkvSh
 }
 void JoinProducts(CudaDevice&, Join) { std::abort(); }
 void LayerNorm(CudaDevice&, const float*, const NormWeights&, const Activations&) { std::abort(); }
-void RopeTable(CudaDevice&, std::span<const int32_t>, std::span<const float>, float*) {
+void RopeTable(CudaDevice&, std::span<const int32_t>, std::span<const float>, float, float*) {
   std::abort();
 }
 void NormHeads(CudaDevice&, const QkvShape&, const NormWeights&, const NormWeights&,

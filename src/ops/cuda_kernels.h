@@ -22,7 +22,7 @@ Result<std::unique_ptr<StepGraph>> Capture(CudaDevice& device, const StepGraphs:
 void RmsNorm(CudaDevice& device, const float* x, const NormWeights& norm, const Activations& out);
 void LayerNorm(CudaDevice& device, const float* x, const NormWeights& norm, const Activations& out);
 void RopeTable(CudaDevice& device, std::span<const int32_t> positions,
-               std::span<const float> inv_freq, float* table);
+               std::span<const float> inv_freq, float scale, float* table);
 void NormHeads(CudaDevice& device, const QkvShape& shape, const NormWeights& q,
                const NormWeights& k, std::span<float> qkv);
 void RopeAndStoreKv(CudaDevice& device, const QkvShape& shape, float* qkv, const float* table,

@@ -69,14 +69,14 @@ TEST_F(CudaTest, HeadsAreNormalizedRotatedAndStored) {
     };
     const auto slots = slots_of(pages.data());
     const Buffer device_slots = Put(slots_of(device_pages.as<uint16_t>()));
-    RopeTable(cpu_, positions, inv_freq, table.data());
+    RopeTable(cpu_, positions, inv_freq, 1.25f, table.data());
     NormHeads(cpu_, shape, {.weight = q.data(), .eps = 1e-6f}, {.weight = k.data(), .eps = 0.5f},
               qkv);
     RopeAndStoreKv(cpu_, shape, qkv.data(), table.data(), slots,
                    {.layer = layer, .head = head / 2});
     const Buffer device_freq = cuda_->Put(inv_freq), dq = cuda_->Put(q), dk = cuda_->Put(k);
     RopeTable(*cuda_, {device_positions.as<int32_t>(), positions.size()},
-              {device_freq.as<float>(), inv_freq.size()}, device_table.as<float>());
+              {device_freq.as<float>(), inv_freq.size()}, 1.25f, device_table.as<float>());
     NormHeads(*cuda_, shape, {.weight = dq.as<float>(), .eps = 1e-6f},
               {.weight = dk.as<float>(), .eps = 0.5f}, {device_qkv.as<float>(), qkv.size()});
     RopeAndStoreKv(*cuda_, shape, device_qkv.as<float>(), device_table.as<float>(),

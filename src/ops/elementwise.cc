@@ -59,17 +59,17 @@ void LayerNorm(const Compute& compute, const float* x, const NormWeights& norm,
 }
 
 void RopeTable(const Compute& compute, std::span<const int32_t> positions,
-               std::span<const float> inv_freq, float* table) {
+               std::span<const float> inv_freq, float scale, float* table) {
   if (compute.cuda() != nullptr) {
-    return cuda::RopeTable(*compute.cuda(), positions, inv_freq, table);
+    return cuda::RopeTable(*compute.cuda(), positions, inv_freq, scale, table);
   }
   const int64_t half = static_cast<int64_t>(inv_freq.size());
   ForEachRow(compute, static_cast<int64_t>(positions.size()), [&](int64_t row) {
     float* cos = table + row * 2 * half;
     for (int64_t i = 0; i < half; ++i) {
       const float angle = static_cast<float>(positions[row]) * inv_freq[i];
-      cos[i] = std::cos(angle);
-      cos[half + i] = std::sin(angle);
+      cos[i] = std::cos(angle) * scale;
+      cos[half + i] = std::sin(angle) * scale;
     }
   });
 }

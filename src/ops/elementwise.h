@@ -30,9 +30,9 @@ Activations LazyRmsNorm(const Compute& compute, const float* x, const NormWeight
 void LayerNorm(const Compute& compute, const float* x, const NormWeights& norm,
                const Activations& out);
 
-// table[row] = cos, then sin, of position * inv_freq: [rows][2][inv_freq.size()] f32.
+// table[row] = cos, then sin, of position * inv_freq, times scale: [rows][2][inv_freq.size()] f32.
 void RopeTable(const Compute& compute, std::span<const int32_t> positions,
-               std::span<const float> inv_freq, float* table);
+               std::span<const float> inv_freq, float scale, float* table);
 
 // One row of the fused projection: queries, keys, values, [heads + 2 * kv_heads][head_dim] f32.
 struct QkvShape {

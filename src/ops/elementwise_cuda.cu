@@ -132,12 +132,15 @@ __global__ void LayerNormRows(const float* x, const float* weight, const float* 
 }
 
 __global__ void RopeTableRows(const int32_t* positions, const float* inv_freq, int half,
-                              float* table) {
+                              float scale, float* table) {
   BeginEarly();
   for (int i = threadIdx.x; i < half; i += blockDim.x) {
     const float angle = static_cast<float>(positions[blockIdx.x]) * inv_freq[i];
     float* cos = table + static_cast<int64_t>(blockIdx.x) * 2 * half;
-    sincosf(angle, &cos[half + i], &cos[i]);
+    float sine, cosine;
+    sincosf(angle, &sine, &cosine);
+    cos[i] = cosine * scale;
+    cos[half + i] = sine * scale;
   }
 }
 
@@ -308,10 +311,10 @@ void LayerNorm(CudaDevice& device, const float* x, const NormWeights& norm,
 }
 
 void RopeTable(CudaDevice& device, std::span<const int32_t> positions,
-               std::span<const float> inv_freq, float* table) {
+               std::span<const float> inv_freq, float scale, float* table) {
   if (positions.empty()) return;
   LaunchEarly(device, {std::ssize(positions), kWarp}, RopeTableRows, positions.data(),
-              inv_freq.data(), static_cast<int>(inv_freq.size()), table);
+              inv_freq.data(), static_cast<int>(inv_freq.size()), scale, table);
 }
 
 void NormHeads(CudaDevice& device, const QkvShape& shape, const NormWeights& q,

@@ -301,7 +301,7 @@ void BenchRopeTable(const Bench& bench, benchmark::State& state) {
   const Buffer table = bench.Room(rows * 2 * half * sizeof(float));
   bench.Repeat(state, [&] {
     RopeTable(bench.compute(), std::span(at.as<int32_t>(), rows),
-              std::span(inv_freq.as<float>(), half), table.as<float>());
+              std::span(inv_freq.as<float>(), half), 1, table.as<float>());
   });
 }
 

@@ -117,6 +117,8 @@ def mistakes(reference):
     else:
         default = reference.rotary.compute_default_rope_parameters(reference.model.config)[0]
         yield "RoPE not scaled", reference.frequencies(lambda _: default), 16, PLAIN
+    if reference.rotary.attention_scaling != 1:
+        yield "no attention factor", reference.not_scaled(), 16, SUBTLE
     yield "positions restart", reference.positions(lambda p: p % 128), 256, PLAIN
     yield "one position late", reference.positions(late), 128, SUBTLE
 

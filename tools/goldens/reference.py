@@ -101,6 +101,16 @@ class Reference:
             self.rotary.inv_freq = right
 
     @contextlib.contextmanager
+    def not_scaled(self):
+        """Without what RoPE multiplies cosines and sines by."""
+        right = self.rotary.attention_scaling
+        self.rotary.attention_scaling = 1.0
+        try:
+            yield
+        finally:
+            self.rotary.attention_scaling = right
+
+    @contextlib.contextmanager
     def positions(self, change):
         """Rotates by change(position) instead of the position."""
 

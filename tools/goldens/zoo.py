@@ -175,6 +175,38 @@ MODELS = {
         files=2,
         rewrite=True,
     ),
+    # As Qwen's model cards say to reach beyond the original context.
+    "qwen3_yarn_bf16": TinyModel(
+        "Qwen3, YaRN",
+        {
+            **QWEN3,
+            "rope_scaling": {
+                "rope_type": "yarn",
+                "factor": 8.0,
+                "original_max_position_embeddings": 128,
+            },
+        },
+        sharp=0.8,
+    ),
+    "llama_yarn_f16": TinyModel(
+        "Llama, YaRN",
+        {
+            **LLAMA,
+            "num_key_value_heads": 2,
+            "rope_scaling": {
+                "type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 256,
+                "beta_fast": 16.0,
+                "beta_slow": 2.0,
+                "truncate": False,
+                "attention_factor": 1.25,
+            },
+        },
+        "float16",
+        sharp=1.1,
+        rewrite=True,
+    ),
     # An odd number of heads, as in Falcon-7B; what is absent has Falcon's defaults.
     "falcon_7b_bf16": TinyModel(
         "Falcon 7B", {**FALCON, "hidden_size": 48, "num_attention_heads": 3}, extra=("lm_head",)
