@@ -26,9 +26,10 @@ ComputeTurn ComputeLane::NextTurn(Board& board, const ComputeBudget& budget) {
   }
   board.set_share(budget.share);
   if (loads_.lacks_pages()) loads_.Pump();
-  if (!TurnHolds(board, budget)) {
+  const bool plans = !TurnHolds(board, budget);
+  if (plans) {
     loads_.Pump();
-    parts_.planner.MakePlanFor(board, std::max(1, budget.chunks));
+    parts_.planner.MakePlanFor(board, budget.chunks);
   }
   const Plan& plan = board.plan()->plan;
   if (plan.slice_chunks > 0) {
@@ -38,14 +39,14 @@ ComputeTurn ComputeLane::NextTurn(Board& board, const ComputeBudget& budget) {
     }
     const PeerTurn peers = peers_.NextTurn(board);
     if (peers.chunks > 0) {
-      turn = StartSlice(board, plan, std::min(plan.slice_chunks, peers.chunks));
+      turn = StartSlice(board, plan, peers.chunks);
     } else {
       board.AddReason(peers.reason);
       turn.wait_until = peers.wait_until;
     }
   } else {
     const Seconds wait = std::max(Seconds(plan.wait_s), parts_.planner.HoldTime());
-    turn.wait_until = std::max(now, board.plan()->made + wait);
+    turn.wait_until = board.plan()->made + wait;
     if (board.share() == 0) {
       board.AddReason("other requests have the compute: loads only");
     } else {
@@ -53,7 +54,7 @@ ComputeTurn ComputeLane::NextTurn(Board& board, const ComputeBudget& budget) {
       board.set_waiting();
     }
   }
-  if (turn.kind == ComputeTurn::Kind::kSlice) loads_.Pump();
+  if (plans) loads_.Pump();  // what the new plan leaves to them
   if (turn.kind == ComputeTurn::Kind::kWait && loads_.lacks_pages()) {
     turn.wait_until = std::min(turn.wait_until, now + kPageRetry);
     turn.lacks_pages = true;
