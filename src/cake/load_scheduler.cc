@@ -240,10 +240,4 @@ void LoadScheduler::GiveAway(Board& board) {
   }
 }
 
-void LoadScheduler::CancelAll() {
-  for (size_t t = 0; t < parts_.lanes.size(); ++t) {
-    for (const auto& [number, read] : parts_.lanes[t].reads()) Cancel(static_cast<int>(t), number);
-  }
-}
-
 }  // namespace kvcake

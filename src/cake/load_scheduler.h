@@ -43,7 +43,6 @@ class LoadScheduler {
   void Yield(Board& board, int chunk);
   // A prompt ends: its reads go on for others that want their chunks, or are cancelled.
   void GiveAway(Board& board);
-  void CancelAll();
 
  private:
   bool PumpOne(int tier);

@@ -177,7 +177,7 @@ class Restorer {
     ClaimOptions claims = {};
   };
 
-  // Cancels reads that are still in flight and waits for them. Restorations have ended before.
+  // Waits for reads that are still in flight. Restorations have ended before, and cancelled theirs.
   virtual ~Restorer() = default;
 
   // Engine thread. Adopts what is in memory, starts the load lanes with what the tiers are known to

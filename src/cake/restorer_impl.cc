@@ -27,18 +27,8 @@ RestorerImpl::RestorerImpl(PagePool& pool, std::vector<Tier*> tiers, ComputeCost
 }
 
 RestorerImpl::~RestorerImpl() {
-  TierCalls calls;
-  {
-    MutexLock lock(mutex_);
-    CHECK(table_.boards().empty());
-    try {
-      loads_.CancelAll();
-    } catch (const std::bad_alloc&) {  // those that are not cancelled are waited for
-    }
-    calls = TakeCalls();
-  }
-  Make(std::move(calls));
   MutexLock lock(mutex_);
+  CHECK(table_.boards().empty());  // so all reads have been cancelled
   while (!Idle()) idle_.Wait(mutex_);
 }
 
