@@ -59,7 +59,7 @@ class HungTier : public HeldTier {
     return true;
   }
   void Pin(std::span<const ChunkKey> keys) override {
-    if (on_pin) on_pin();
+    if (on_pin) on_pin(keys);
     pinned += keys.size();
   }
   void Unpin(std::span<const ChunkKey> keys) override {
@@ -74,7 +74,7 @@ class HungTier : public HeldTier {
 
   bool knows = false;  // all there is, from now on
   std::deque<LookRequest> looks;
-  std::function<void()> on_pin;  // called before a Pin counts
+  std::function<void(std::span<const ChunkKey>)> on_pin;  // called before a Pin counts
   std::atomic<size_t> pinned = 0;
 };
 

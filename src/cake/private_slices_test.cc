@@ -6,6 +6,7 @@
 #include <random>
 
 #include "cake/fake_engine_testing.h"
+#include "cake/held_tier_testing.h"
 #include "cake/restorer_testing.h"
 #include "cake/threaded_tier_testing.h"
 #include "store/memory_tier.h"
@@ -43,6 +44,7 @@ TEST_F(PrivateSlicesTest, NobodyElseGetsWhatOneComputes) {
   EXPECT_FALSE(first->PageOf(0));
   EXPECT_EQ(pool_->Stats().cached, 0u) << "nothing may be found under its key";
   EXPECT_EQ(second->Progress().front, 0);
+  EXPECT_EQ(first->Report().turns, 1);
 }
 
 TEST_F(PrivateSlicesTest, WhatIsNotComputedOfASliceIsGivenBack) {
@@ -73,7 +75,9 @@ TEST_F(PrivateSlicesTest, WhatOthersLoadBesideASliceIsThereAfterIt) {
   }
   const auto restorer = NewRestorer(*pool_, {&tier}, cost_, Clock::Real());
   const auto computes = restorer->Open(PrivateRequest(1, 6, Policy::kCompute));
-  Claim claim = computes->ClaimFront(6).claim;
+  Claim claim = computes->NextTurn({.chunks = 6}).claim;
+  ASSERT_EQ(claim.count, 4) << "a slice at most";
+  EXPECT_FALSE(computes->Report().reasons.empty());
   const auto loads = restorer->Open(request);
   while (!loads->done()) restorer->WaitForEvent(Clock::Real().Now() + Seconds(1));
   CheckInvariants(*restorer);
@@ -86,6 +90,25 @@ TEST_F(PrivateSlicesTest, WhatOthersLoadBesideASliceIsThereAfterIt) {
   EXPECT_EQ(
       std::memcmp(pool_->Data(found.id()) + kPageHeaderBytes, &request.keys[1], sizeof(ChunkKey)),
       0);
+}
+
+// By the one who gives them back: who loads them may sleep for long.
+TEST_F(PrivateSlicesTest, WhatIsNotComputedOfASliceIsLoadedAtOnce) {
+  HeldTier tier;
+  tier.reads_max = 2;
+  const auto restorer = NewRestorer(*pool_, {&tier}, cost_, Clock::Real());
+  const auto restoration = restorer->Open(PrivateRequest(1, 2, Policy::kLoad));
+  ASSERT_EQ(tier.reads.size(), 2u);
+  Claim claim = restoration->ClaimFront(2).claim;
+  for (const ReadRequest& read : std::exchange(tier.reads, {})) {
+    read.done({.status = Fail(ErrorCode::kCancelled, "cancelled")});
+  }
+  ASSERT_TRUE(tier.reads.empty()) << "both are being computed";
+  claim.count = 0;
+  restoration->Computed(claim);
+  EXPECT_EQ(tier.reads.size(), 2u);
+  tier.DeliverAll();
+  EXPECT_TRUE(restoration->done());
 }
 
 // One of several engines that keep their slices to themselves.

@@ -2,6 +2,7 @@
 // whenever the tier answers.
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <vector>
@@ -32,10 +33,12 @@ class ClaimedTier : public MemoryTier {
     EXPECT_GE(pins, 0) << "an Unpin comes after its Pin";
   }
 
-  std::vector<ChunkKey> Answer(ClaimState state) {
+  std::vector<ChunkKey> Answer(ClaimState state) { return Answer(std::vector(4, state)); }
+  std::vector<ChunkKey> Answer(const std::vector<ClaimState>& states) {
     const ClaimRequest request = std::move(asked.front());
     asked.pop_front();
-    request.done(std::vector(request.keys.size(), state));
+    EXPECT_EQ(request.keys.size(), states.size());
+    request.done(states);
     return request.keys;
   }
 
@@ -116,6 +119,34 @@ TEST_F(RestorerClaimsTest, WhatAnotherHasStoredIsPinnedAsLongAsThePromptIsThere)
   second->Abandon();
   tier_.Answer(ClaimState::kStored);
   EXPECT_EQ(tier_.pins, 0);
+}
+
+TEST_F(RestorerClaimsTest, WhatAnotherHasStoredIsReadAtOnce) {
+  const auto restoration = Ask();
+  const std::vector<std::byte> page(kLayout.page_bytes());
+  for (int i = 0; i < 4; ++i) {
+    const ChunkKey parent = i == 0 ? request_.root : request_.keys[i - 1];
+    ASSERT_TRUE(tier_.Put({.key = request_.keys[i], .parent = parent, .page = page}));
+  }
+  uint64_t seen = restorer_->EventsAfter(UINT64_MAX, TimePoint::max());
+  tier_.Answer(ClaimState::kStored);
+  while (restoration->Progress().loaded < 4 * 128) {
+    seen = restorer_->EventsAfter(seen, TimePoint::max());
+  }
+  CheckInvariants(*restorer_);
+}
+
+TEST_F(RestorerClaimsTest, TheAnswerWakesWhoWaitsForItAndMoreThanItAllowsIsNotComputed) {
+  const auto restoration = Ask();
+  const uint64_t seen = restorer_->EventsAfter(UINT64_MAX, TimePoint::max());
+  using enum ClaimState;
+  tier_.Answer(std::vector{kMine, kMine, kTheirs, kNone});
+  EXPECT_GT(restorer_->EventsAfter(UINT64_MAX, TimePoint::max()), seen);
+  const ComputeTurn turn = restoration->NextTurn({.chunks = 4});
+  ASSERT_EQ(turn.kind, ComputeTurn::Kind::kSlice);
+  EXPECT_EQ(turn.claim.count, 2);
+  restoration->Abandon();
+  while (!tier_.asked.empty()) tier_.Answer(kNone);
 }
 
 TEST_F(RestorerClaimsTest, ATierThatMakesNoClaimsIsNotWaitedFor) {

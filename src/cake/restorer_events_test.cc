@@ -5,6 +5,8 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
 #include "cake/fake_engine_testing.h"
 #include "cake/held_tier_testing.h"
@@ -107,6 +109,86 @@ TEST_F(RestorerEventsTest, ATierThatIsGivenUpIsNotAskedWhatItHolds) {
   for (; !tier.looks.empty(); tier.looks.pop_front()) EXPECT_FALSE(tier.Tell(0, 8));
 }
 
+TEST_F(RestorerEventsTest, ATierThatAnswersIsNotGivenUp) {
+  HungTier tier;
+  Start(tier);
+  auto first = restorer_->Open(Request(1, 8, Policy::kCake));
+  ASSERT_EQ(tier.looks.size(), 1u);
+  const auto say_nothing_of = [&](size_t look, size_t begin, size_t end) {
+    return tier.looks[look].found(begin, std::vector<bool>(end - begin, false));
+  };
+  clock_.Advance(Seconds(20));
+  EXPECT_TRUE(IsEvent([&] { EXPECT_TRUE(say_nothing_of(0, 0, 4)); })) << "who waits plans anew";
+  clock_.Advance(Seconds(20));
+  (void)first->NextTurn({.chunks = 4});
+  auto second = restorer_->Open(Request(2, 8, Policy::kCake));
+  ASSERT_EQ(tier.looks.size(), 2u) << "the first one's is under way";
+  EXPECT_FALSE(say_nothing_of(0, 4, 8));
+  EXPECT_FALSE(say_nothing_of(1, 0, 8));
+  clock_.Advance(Seconds(31));
+  (void)first->NextTurn({.chunks = 4});
+  auto third = restorer_->Open(Request(3, 8, Policy::kCake));
+  ASSERT_EQ(tier.looks.size(), 3u) << "it owes no answer";
+  EXPECT_FALSE(say_nothing_of(2, 0, 8));
+}
+
+TEST_F(RestorerEventsTest, NoTierIsAskedForWhatWillNotBeLoaded) {
+  HungTier tier;
+  Start(tier);
+  const RestoreRequest request = Request(1, 3, Policy::kCake);
+  pool_->Publish(std::move(*pool_->Draw()), request.keys[0], {});
+  auto either = restorer_->Open(request);
+  ASSERT_EQ(tier.looks.size(), 1u);
+  EXPECT_EQ(tier.looks[0].keys, std::vector(request.keys.begin() + 1, request.keys.end()))
+      << "memory has the first";
+  tier.knows = true;
+  auto computed = restorer_->Open(Request(2, 3, Policy::kCompute));
+  EXPECT_EQ(tier.looks.size(), 1u);
+  EXPECT_EQ(tier.pinned, 0u);
+  either.reset();
+  EXPECT_FALSE(tier.Tell(0, 2));
+}
+
+// Else it would read what nobody wants, or keep a place for it.
+TEST_F(RestorerEventsTest, AReadThatIsGivenUpIsCancelledThoughItsTierIsJustTakingIt) {
+  class CancelledTier : public HeldTier {
+   public:
+    ReadId Get(ReadRequest request) override {
+      const ReadId id = HeldTier::Get(std::move(request));
+      if (on_get) std::exchange(on_get, nullptr)();
+      return id;
+    }
+    void Cancel(ReadId id) override { cancelled.push_back(id); }
+
+    std::function<void()> on_get;
+    std::vector<ReadId> cancelled;
+  };
+  CancelledTier tier;
+  tier.reads_max = 1;
+  Start(tier);
+  auto one = restorer_->Open(Request(1, 2, Policy::kLoad));
+  ASSERT_EQ(tier.reads.size(), 1u);
+  tier.on_get = [&] { one->Abandon(); };
+  tier.DeliverAll();
+  EXPECT_EQ(tier.cancelled, std::vector<ReadId>{2});
+  auto other = restorer_->Open(Request(2, 2, Policy::kLoad));
+  other->Abandon();
+  EXPECT_EQ(tier.cancelled, (std::vector<ReadId>{2, 3}));
+  tier.DeliverAll();
+}
+
+// Nobody tells when a page becomes free.
+TEST_F(RestorerEventsTest, WhoLacksPagesForItsLoadsAsksAgainSoon) {
+  HeldTier tier;
+  Start(tier, /*pages=*/1);
+  PageHandle taken = std::move(*pool_->Draw());
+  auto one = restorer_->Open(Request(1, 2, Policy::kLoad));
+  const ComputeTurn wait = one->NextTurn({.chunks = 4});
+  ASSERT_EQ(wait.kind, ComputeTurn::Kind::kWait);
+  EXPECT_TRUE(wait.lacks_pages);
+  EXPECT_LT(wait.wait_until, clock_.Now() + Seconds(0.1));
+}
+
 // By the one who gives them back: the other may sleep for long.
 TEST_F(RestorerEventsTest, PagesThatOnePromptGivesBackAreReadIntoForTheNext) {
   HeldTier tier;
@@ -158,6 +240,23 @@ TEST_F(RestorerEventsTest, EachTierHasCostsOfItsOwn) {
   ASSERT_TRUE(restorer_->TierCostFromJson(1, costs));
   EXPECT_EQ(restorer_->TierCostToJson(0), unknown);
   EXPECT_NEAR(restorer_->TierCostToJson(1).at("bytes_per_s").get<double>(), 1e6, 1);
+}
+
+TEST_F(RestorerEventsTest, APromptThatIsDoneTellsWhatTheLanesCostEachOther) {
+  HeldTier tier;
+  Start(tier);
+  const auto beside_s = [&] { return restorer_->TierCostToJson(0).at("beside_s").get<double>(); };
+  ASSERT_TRUE(restorer_->TierCostFromJson(0, {{"version", 1},
+                                              {"fixed_s", 0},
+                                              {"bytes_per_s", 1e6},
+                                              {"beside_s", 1e-3},
+                                              {"read_bytes", 1e3}}));
+  auto loaded = restorer_->Open(Request(1, 2, Policy::kCake));
+  tier.DeliverAll();
+  ASSERT_TRUE(loaded->done());
+  EXPECT_EQ(beside_s(), 1e-3);
+  loaded->TakePages();
+  EXPECT_LT(beside_s(), 1e-3) << "it was loaded alone";
 }
 
 // Nobody knows whether it could have delivered anything in time.

@@ -52,6 +52,16 @@ TEST(RestorerTest, ToAskWhatIsInMemoryIsNoUseOfIt) {
   EXPECT_EQ(restorer->Known(keys, false), (std::vector{false, true}));
 }
 
+TEST(RestorerTest, WhatTiersHoldIsKnownWhereItIsAskedFor) {
+  auto pool = std::move(PagePool::Create(kLayout, 2 * kLayout.page_bytes()).value());
+  HeldTier tier;
+  ComputeCost cost;
+  const auto restorer = NewRestorer(*pool, {&tier}, cost, Clock::Real());
+  const std::vector<ChunkKey> keys = Request(1, 2, Policy::kCake).keys;
+  EXPECT_EQ(restorer->Known(keys, /*stored=*/false), std::vector(2, false));
+  EXPECT_EQ(restorer->Known(keys, /*stored=*/true), std::vector(2, true));
+}
+
 void PublishBehind(PagePool& pool, const ChunkKey& key, NumericPath path = NumericPath::kUnknown) {
   PageHandle page = std::move(*pool.Draw());
   std::memcpy(pool.Data(page.id()), &key, sizeof(ChunkKey));
@@ -206,13 +216,17 @@ TEST(RestorerTest, WhatATierSaysLateIsPinnedAndLoaded) {
   ComputeCost cost;
   for (int i = 0; i < 8; ++i) cost.Add(i * 128, 128, Seconds(10));  // loading is worth it
   const auto restorer = NewRestorer(*pool, {&tier}, cost, Clock::Real());
-  auto restoration = restorer->Open(Request(1, 8, Policy::kCake));
+  const RestoreRequest request = Request(1, 8, Policy::kCake);
+  std::vector<ChunkKey> pinned;
+  tier.on_pin = [&](auto keys) { pinned.insert(pinned.end(), keys.begin(), keys.end()); };
+  auto restoration = restorer->Open(request);
   EXPECT_EQ(tier.reads.size(), 0u);
   EXPECT_TRUE(tier.Tell(0, 5));
   EXPECT_EQ(tier.pinned, 5u);
   EXPECT_EQ(tier.reads.size(), 4u) << "as many as it takes at once";
   EXPECT_FALSE(tier.Tell(5, 3)) << "that was all";
   EXPECT_EQ(tier.pinned, 8u);
+  EXPECT_EQ(pinned, request.keys);
   CheckInvariants(*restorer);
   for (int turns = 0; turns < 100 && !restoration->done(); ++turns) tier.DeliverAll();
   EXPECT_EQ(restoration->Report().loaded(), 8 * 128);
@@ -227,7 +241,7 @@ TEST(RestorerTest, APromptThatEndsWhileItsChunksArePinnedLeavesNoPin) {
   ComputeCost cost;
   const auto restorer = NewRestorer(*pool, {&tier}, cost, Clock::Real());
   auto restoration = restorer->Open(Request(1, 8, Policy::kCake));
-  tier.on_pin = [&] { restoration->Abandon(); };
+  tier.on_pin = [&](auto) { restoration->Abandon(); };
   EXPECT_FALSE(tier.Tell(0, 5)) << "nobody wants to know any more";
   EXPECT_EQ(tier.pinned, 0u);
   EXPECT_EQ(tier.reads.size(), 0u);
@@ -291,6 +305,19 @@ TEST(RestorerTest, ChunksOfAnotherPathAreCountedWhereverTheyComeFrom) {
   }
   EXPECT_EQ(restorer->Open(clean)->Report().chunks_mixed_path, 0);
   EXPECT_FALSE(fifth->Progress().mixed_path);
+}
+
+TEST(RestorerTest, ASliceThatIsGivenUpIsTheNextOnesToCompute) {
+  auto pool = std::move(PagePool::Create(kLayout, 8 * kLayout.page_bytes()).value());
+  ComputeCost cost;
+  const auto restorer = NewRestorer(*pool, {}, cost, Clock::Real());
+  const RestoreRequest request = Request(1, 2, Policy::kCompute);
+  auto first = restorer->Open(request), second = restorer->Open(request);
+  ASSERT_EQ(first->NextTurn({.chunks = 4}).kind, ComputeTurn::Kind::kSlice);
+  EXPECT_EQ(second->NextTurn({.chunks = 4}).kind, ComputeTurn::Kind::kWait);
+  first->Abandon();
+  CheckInvariants(*restorer);
+  EXPECT_EQ(second->NextTurn({.chunks = 4}).kind, ComputeTurn::Kind::kSlice);
 }
 
 // The bound is that of the work there was: not of chunks that others made meanwhile.
