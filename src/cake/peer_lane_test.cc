@@ -4,6 +4,9 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "cake/fake_engine_testing.h"
 #include "store/memory_tier.h"
@@ -18,7 +21,7 @@ class PeerLaneTest : public testing::Test {
   using Keys = std::vector<ChunkKey>;
 
   void Start(int claims_tier = 0, bool keeps_chunks = true) {
-    for (int i = 0; i < 8; ++i) cost_.Add(i * 128, 128, chunk_);
+    if (knows_cost_) Learn();
     pool_ = std::move(
         PagePool::Create(testing_util::kLayout, 64 * testing_util::kLayout.page_bytes()).value());
     Restorer::Options options;
@@ -27,11 +30,26 @@ class PeerLaneTest : public testing::Test {
     lanes_.emplace_back(*context_, tier_);
     planner_ = std::make_unique<RestorePlanner>(*context_, lanes_, table_);
     lane_ = std::make_unique<PeerLane>(*context_, RestoreParts{lanes_, table_, *planner_, calls_});
-    RestoreRequest request = testing_util::Request(1, 20, Policy::kCake);
+    RestoreRequest request = testing_util::Request(1, 20, policy_);
+    request.forced_split = forced_split_;
     request.keeps_chunks = keeps_chunks;
     request.private_slices = private_slices_;
     board_ = std::make_unique<Board>(*context_, request, 1, 1);
     table_.Add(*board_);
+  }
+  void Learn() {
+    for (int i = 0; i < 8; ++i) cost_.Add(i * 128, 128, chunk_);
+  }
+  void SetLink(double chunk_s) {
+    const double bytes = context_->chunk_bytes();
+    ASSERT_TRUE(lanes_[0].cost().FromJson(
+        {{"version", 1}, {"fixed_s", 0}, {"bytes_per_s", bytes / chunk_s}, {"read_bytes", bytes}}));
+  }
+  void Stop() {
+    table_.Remove(*board_);
+    board_.reset();
+    lanes_.clear();
+    calls_ = {};
   }
   PeerTurn Turn() {
     planner_->MakePlanFor(*board_, 4);
@@ -76,6 +94,9 @@ class PeerLaneTest : public testing::Test {
 
   Seconds chunk_{0.1};  // that computing one takes
   bool private_slices_ = false;
+  bool knows_cost_ = true;
+  Policy policy_ = Policy::kCake;
+  std::optional<int> forced_split_;
   FakeClock clock_;
   ComputeCost cost_;
   std::unique_ptr<PagePool> pool_;
@@ -93,7 +114,7 @@ TEST_F(PeerLaneTest, ASliceIsClaimedBeforeItIsComputedAndTheNextMeanwhile) {
   Start();
   const PeerTurn turn = Turn();
   EXPECT_EQ(turn.chunks, 0);
-  EXPECT_LE(turn.wait_until - clock_.Now(), context_->options.claims.answer_max + Seconds(1e-6));
+  EXPECT_LE(turn.wait_until - clock_.Now(), Seconds(0.2 * chunk_.count() + 1e-6));
   EXPECT_EQ(Asked(), KeysOf(0, 4));
   Answer(std::vector(4, kMine));
   EXPECT_EQ(Turn().chunks, 4);
@@ -135,7 +156,8 @@ TEST_F(PeerLaneTest, WhatWillNotBeKeptIsNotWaitedFor) {
   Answer(std::vector(4, kMine));
   AdoptOfAnotherPath(10);
   EXPECT_EQ(Turn().chunks, 4);
-  EXPECT_EQ(calls_.disclaims, KeysOf(0, 4));
+  EXPECT_EQ(Turn().chunks, 4);
+  EXPECT_EQ(calls_.disclaims, KeysOf(0, 4)) << "once";
   calls_.disclaims.clear();
   lane_->Began(*board_, {.first = 0, .count = 4});
   EXPECT_EQ(Asked(), KeysOf(4, 4)) << "others may be at it, and keep it";
@@ -171,6 +193,8 @@ TEST_F(PeerLaneTest, WhatAnotherPromptComputesIsNotGivenBack) {
   board_->peers().Set(3, PeerState::kUnasked);
   lane_->EndedBefore({.chunks = {2, 3}, .keys = KeysOf(2, 2)}, {kMine, kMine});
   EXPECT_EQ(calls_.disclaims, Keys{board_->key(3)});
+  lane_->EndedBefore({.chunks = {4, 5}, .keys = KeysOf(4, 2)}, {kTheirs, kNone});
+  EXPECT_EQ(calls_.disclaims.size(), 1u) << "these were not its own";
   table_.Remove(other);
 }
 
@@ -200,6 +224,9 @@ TEST_F(PeerLaneTest, AnothersChunksAreWaitedForAndAskedForUntilTheyCome) {
   EXPECT_TRUE(calls_.claims.empty()) << "not at once";
   clock_.AdvanceTo(turn.wait_until);
   EXPECT_EQ(Turn().chunks, 0);
+  EXPECT_EQ(Asked(), KeysOf(0, 4)) << "a slice that is free is its own";
+  clock_.Advance(Seconds(0.1));
+  EXPECT_GT(Turn().wait_until, clock_.Now()) << "nobody asks all the time";
   Answer(std::vector(4, kStored));
   for (int i = 0; i < 4; ++i) board_->AddLoadable(i, 0);  // as the Restorer does
   ReachFront(4);
@@ -217,25 +244,54 @@ TEST_F(PeerLaneTest, OneThatDoesNotComeIsComputed) {
   EXPECT_LT(waited, Seconds(0.6));
 }
 
+// What waiting has cost is paid back by what has come of it, and not by what was computed after
+// all.
+TEST_F(PeerLaneTest, OneThatHasGivenMuchIsWaitedForAsEver) {
+  const auto wait_again = [&](bool computes) {
+    Start();
+    const TimePoint began = clock_.Now();
+    Turn();
+    Answer({kTheirs});
+    while (clock_.Now() < began + Seconds(0.3)) {
+      const PeerTurn turn = Turn();
+      EXPECT_EQ(turn.chunks, 0);
+      clock_.AdvanceTo(turn.wait_until);
+      if (!calls_.claims.empty()) Answer({kTheirs});
+    }
+    clock_.AdvanceTo(Turn().wait_until);
+    Turn();
+    Answer(std::vector(4, kStored));
+    if (computes) lane_->Began(*board_, {.first = 0, .count = 4});
+    if (!calls_.claims.empty()) Answer({kTheirs});
+    ReachFront(4);
+    Turn();
+    if (!calls_.claims.empty()) Answer({kTheirs});
+    const Seconds waited = WaitForTheirs();
+    Stop();
+    return waited;
+  };
+  EXPECT_GT(wait_again(/*computes=*/false), Seconds(0.4));
+  EXPECT_LT(wait_again(/*computes=*/true), Seconds(0.4));
+}
+
 // Prompts of this process that compute too have turns of their own, here as there.
 TEST_F(PeerLaneTest, WherePromptsTakeTurnsOneThatDoesNotComeIsGivenMoreTime) {
   Start();
   Board second(*context_, testing_util::Request(2, 20, Policy::kCake), 2, 1);
   Board third(*context_, testing_util::Request(3, 20, Policy::kCake), 3, 1);
-  for (Board* other : {&second, &third}) table_.Add(*other);
+  Board done(*context_, testing_util::Request(4, 0, Policy::kCake), 4, 1);
+  for (Board* other : {&second, &third, &done}) table_.Add(*other);
   Turn();
   Answer({kTheirs});
   const Seconds waited = WaitForTheirs();
   EXPECT_GT(waited, Seconds(3 * 0.4));
   EXPECT_LT(waited, Seconds(3 * 0.6));
-  for (Board* other : {&second, &third}) table_.Remove(*other);
+  for (Board* other : {&second, &third, &done}) table_.Remove(*other);
 }
 
 TEST_F(PeerLaneTest, NobodyWaitsForALinkThatIsSlowerThanComputing) {
   Start();
-  const double bytes = context_->chunk_bytes();
-  ASSERT_TRUE(lanes_[0].cost().FromJson(
-      {{"version", 1}, {"fixed_s", 0}, {"bytes_per_s", bytes / 0.2}, {"read_bytes", bytes}}));
+  SetLink(/*chunk_s=*/0.2);
   Turn();
   Answer({kTheirs});
   EXPECT_EQ(Turn().chunks, 4);
@@ -277,6 +333,85 @@ TEST_F(PeerLaneTest, AClaimOfLongSlicesLastsLonger) {
   EXPECT_NEAR(calls_.claims[0].lasts.count(), 4 * 4 * 10, 1);
 }
 
+TEST_F(PeerLaneTest, WhatIsHereOrStoredNeedsNoClaim) {
+  Start();
+  SetLink(/*chunk_s=*/10);
+  for (const int chunk : {1, 4, 5, 6, 7}) board_->AddLoadable(chunk, 0);
+  board_->Adopt(3, pool_->Publish(std::move(*pool_->Draw()), board_->key(3), {}));
+  Turn();
+  EXPECT_EQ(Asked(), (Keys{board_->key(0), board_->key(2)}));
+  Answer(std::vector(2, kMine));
+  EXPECT_EQ(Turn().chunks, 3);
+  lane_->Began(*board_, {.first = 0, .count = 4});
+  EXPECT_TRUE(calls_.claims.empty()) << "of what follows nothing need be asked";
+  EXPECT_FALSE(board_->peers().asking());
+}
+
+TEST_F(PeerLaneTest, OnlyWhatIsNotKnownIsAskedAhead) {
+  Start();
+  Turn();
+  Answer(std::vector(4, kMine));
+  lane_->Began(*board_, {.first = 0, .count = 2});
+  EXPECT_EQ(Asked(), KeysOf(4, 2)) << "the rest of the slice is its own";
+  Answer(std::vector(2, kMine));
+  ReachFront(16);
+  Turn();
+  Answer(std::vector(4, kNone));
+  lane_->Began(*board_, {.first = 16, .count = 2});
+  EXPECT_TRUE(calls_.claims.empty()) << "nobody can claim what is left";
+}
+
+TEST_F(PeerLaneTest, ATierThatMakesNoClaimsIsNotAskedAgainForTheSlice) {
+  Start();
+  clock_.AdvanceTo(Turn().wait_until);
+  board_->BeginSlice({.claim = {.first = 0, .count = 4}});
+  lane_->Began(*board_, {.first = 0, .count = 4});
+  ASSERT_EQ(calls_.claims.size(), 1u);
+  const ClaimCall call = std::exchange(calls_.claims, {}).front();
+  lane_->Answered(*board_, call, {});
+  EXPECT_TRUE(calls_.claims.empty());
+}
+
+// It is this process's to keep.
+TEST_F(PeerLaneTest, WhatAnotherPromptHereHasMadeIsNotGivenBack) {
+  Start();
+  Turn();
+  Answer(std::vector(4, kMine));
+  board_->Adopt(2, pool_->Publish(std::move(*pool_->Draw()), board_->key(2), {}));
+  lane_->Ended(*board_);
+  EXPECT_EQ(calls_.disclaims, (Keys{board_->key(0), board_->key(1), board_->key(3)}));
+}
+
+// What it costs is not known before the first slices have told.
+TEST_F(PeerLaneTest, APromptTakesPartAsSoonAsItsCostIsKnown) {
+  knows_cost_ = false;
+  Start();
+  SetLink(/*chunk_s=*/10);
+  EXPECT_GT(Turn().chunks, 0);
+  EXPECT_TRUE(calls_.empty());
+  Learn();
+  EXPECT_EQ(Turn().chunks, 0);
+  EXPECT_EQ(Asked(), KeysOf(0, 4));
+}
+
+TEST_F(PeerLaneTest, NothingIsClaimedForPromptsThatAreShortOrHaveNoChoice) {
+  const auto claims = [&](Policy policy, std::optional<int> forced_split, double chunk_s) {
+    policy_ = policy;
+    forced_split_ = forced_split;
+    chunk_ = Seconds(chunk_s);
+    Start();
+    Turn();
+    const bool any = !calls_.empty();
+    Stop();
+    return any;
+  };
+  EXPECT_FALSE(claims(Policy::kCake, {}, 5e-3)) << "a tenth of a second";
+  for (int i = 0; i < 128; ++i) cost_.Add(0, 128, Seconds(0.1));
+  EXPECT_FALSE(claims(Policy::kCompute, {}, 0.1));
+  EXPECT_FALSE(claims(Policy::kCake, 20, 0.1));
+  EXPECT_TRUE(claims(Policy::kCake, {}, 0.1));
+}
+
 // Nobody else gets what it computes.
 TEST_F(PeerLaneTest, NothingIsClaimedForPrivateSlices) {
   private_slices_ = true;
@@ -293,8 +428,7 @@ TEST_F(PeerLaneTest, NothingIsClaimedWhereNothingIsKept) {
     lane_->Began(*board_, {.first = 0, .count = 4});
     lane_->Ended(*board_);
     EXPECT_TRUE(calls_.empty());
-    table_.Remove(*board_);
-    lanes_.clear();
+    Stop();
   }
 }
 
