@@ -57,7 +57,7 @@ bool PeerLane::IsWorthWaiting(const Board& board) const {
   const LoadLane& lane = parts_.lanes[options_.tier];
   if (!lane.Usable() || !board.Trusts(options_.tier)) return false;
   const double chunk_s = SliceSeconds(board) / board.request().slice_chunks_max;
-  return !lane.estimate().known || lane.interval_s() < chunk_s;
+  return lane.interval_s() < chunk_s;  // 0 where it is unknown
 }
 
 // From the first missing chunk on: what is claimed, or need not be.
@@ -156,7 +156,6 @@ void PeerLane::GiveBackMine(Board& board) {
 }
 
 void PeerLane::Ended(const Board& board) {
-  if (!board.peers().decided()) return;
   const Claims& claims = board.claims();
   for (int i = claims.first_missing(); i < claims.size(); ++i) {
     if (board.peers().state(i) == PeerState::kMine && claims.state(i) != ChunkState::kResident) {

@@ -186,7 +186,7 @@ const PlanInput& RestorePlanner::View(const Board& board, const PlanBasis& basis
   input_.waiting = board.waiting();
   input_.predict = request.policy != Policy::kPublished;
   input_.fixed_split = board.FixedSplit();
-  if (!basis.computed && board.WantsLoads() && !input_.fixed_split) input_.fixed_split = 0;
+  if (!basis.computed && !input_.fixed_split) input_.fixed_split = 0;
   input_.tiers.clear();
   for (size_t t = 0; t < lanes_.size(); ++t) {
     input_.tiers.push_back(ViewTier(board, static_cast<int>(t)));
