@@ -194,6 +194,18 @@ TEST_F(CostFileTest, TheFirstStoresHasTheLastWordAboutCompute) {
   EXPECT_NEAR(learnt.fit().SecondsFor(0, 128), 0.01, 1e-3);
 }
 
+TEST_F(CostFileTest, AFileThatLacksAPartIsRefusedByName) {
+  std::ofstream(path_) << R"({"compute": {"version": 1, "samples": [[0, 128, 0.01]]}})";
+  EXPECT_FALSE(Teaches());
+  EXPECT_THAT(log_.str(), HasSubstr(path_ + ": it has no compute and tier"));
+}
+
+TEST_F(CostFileTest, EachDeviceHasAFileOfItsOwn) {
+  const ChunkKey root{};
+  EXPECT_EQ(CostPath("store", root, "cpu"), CostPath("store", root, "cpu"));
+  EXPECT_NE(CostPath("store", root, "cpu"), CostPath("store", root, "cuda"));
+}
+
 TEST_F(CostFileTest, IsPrivate) {
   EXPECT_EQ(std::filesystem::status(path_).permissions(),
             std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);

@@ -42,6 +42,25 @@ TEST(ComputeCostTest, OneSampleScalesWithTokensAndKnownAttention) {
   EXPECT_GT(attention.fit().SecondsFor(4096, 512), 0.7);
 }
 
+// What is known of slices of their own, for those that wait for whole steps.
+TEST(ComputeCostTest, InStepsASliceTakesSoManyWholeOnesWhateverItsLength) {
+  const ComputeFit fit = kTruth.InSteps(/*steps=*/2.5, /*step_tokens=*/512);
+  for (const int prefix : {0, 1024, 8192}) {
+    for (const int tokens : {1, 128}) {
+      EXPECT_NEAR(fit.SecondsFor(prefix, tokens), 2.5 * kTruth.SecondsFor(prefix, 512), 1e-9);
+    }
+  }
+}
+
+TEST(ComputeCostTest, AMachineThatBecomesSlowerIsFollowedAfterTwoSlices) {
+  ComputeCost cost;
+  for (int i = 0; i < 20; ++i) cost.Add(0, 512, Seconds(0.1));
+  cost.Add(0, 512, Seconds(0.2));
+  EXPECT_NEAR(cost.fit().SecondsFor(0, 512), 0.1, 0.02) << "one may have been disturbed";
+  cost.Add(0, 512, Seconds(0.2));
+  EXPECT_NEAR(cost.fit().SecondsFor(0, 512), 0.2, 0.03);
+}
+
 TEST(ComputeCostTest, RecoversTheCurve) {
   ComputeCost cost;
   for (int prefix : {0, 512, 1024, 1536, 4096, 8192}) {
@@ -83,6 +102,7 @@ TEST(ComputeCostTest, OneSliceThatTookFarTooLongIsNotBelievedTwoAre) {
   cost.Add(512, 512, Seconds(1));
   cost.Add(1024, 512, Seconds(1));
   EXPECT_GT(cost.fit().SecondsFor(1024, 512), 0.3);
+  EXPECT_EQ(cost.fit().samples, 1 + 5 + 2) << "both count";
 }
 
 TEST(ComputeCostTest, FewSamplesAreSensible) {
@@ -112,6 +132,7 @@ TEST(ComputeCostTest, FollowsAMachineThatChanges) {
 TEST(ComputeCostTest, SurvivesJsonAndRefusesWhatIsNotItsOwn) {
   ComputeCost cost, copy;
   for (int i = 0; i < 9; ++i) cost.Add(512 * i, 512, Seconds(kTruth.SecondsFor(512 * i, 512)));
+  copy.Add(0, 512, Seconds(1));  // is replaced
   ASSERT_TRUE(copy.FromJson(nlohmann::json::parse(cost.ToJson().dump())));
   EXPECT_NEAR(copy.fit().SecondsFor(1000, 300) / cost.fit().SecondsFor(1000, 300), 1, 0.01);
   for (const char* bad :
@@ -328,6 +349,15 @@ TEST(TierCostTest, ALateDeliveryIsNotTheNextReadsTime) {
   EXPECT_NEAR(cost.estimate().fixed_s, 5e-3, 1e-4);
 }
 
+TEST(TierCostTest, WhatComesTogetherIsKeptAsReadsOfTheirSize) {
+  TierCost cost;
+  const TimePoint start{};
+  for (int i = 0; i < 4; ++i) cost.OnStart(start);
+  cost.OnDone(start + Seconds(1), 1000);
+  for (int i = 0; i < 3; ++i) cost.OnDone(start + Seconds(2), 1000);
+  EXPECT_EQ(cost.ToJson().at("read_bytes").get<double>(), 1000);
+}
+
 TEST(TierCostTest, FailuresDoNotBreakTheSilence) {
   TierCost cost;
   const TimePoint start{};
@@ -338,6 +368,10 @@ TEST(TierCostTest, FailuresDoNotBreakTheSilence) {
   cost.OnDone(start + Seconds(3), 1000);
   cost.OnStart(start + Seconds(9));
   EXPECT_EQ(cost.silent_since(), start + Seconds(9));
+  cost.OnStart(start + Seconds(10));
+  cost.OnCancel();
+  cost.OnLate(start + Seconds(11), 0);
+  EXPECT_EQ(cost.silent_since(), start + Seconds(9)) << "nor do ends without one";
 }
 
 TEST(TierCostTest, TheSilenceOfReadsThatAreLeftBeginsWithTheLastDelivery) {

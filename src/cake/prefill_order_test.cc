@@ -105,6 +105,7 @@ TEST(PrefillOrderTest, APromptThatStandsStillComesBeforeAllButOnlyTheFirst) {
   EXPECT_EQ(order(Seconds(9), Seconds(99)), (std::vector{1, 0, 2, 3}));
   EXPECT_EQ(order(Seconds(3), Seconds(99)), (std::vector{3, 0, 1, 2})) << "a restoration, longer";
   EXPECT_EQ(order(Seconds(0), Seconds(99)), (std::vector{3, 0, 1, 2}));
+  EXPECT_EQ(order(Seconds(5), Seconds(99)), (std::vector{1, 0, 2, 3})) << "who came first";
 }
 
 }  // namespace

@@ -111,6 +111,20 @@ TEST_F(PrivateSlicesTest, WhatIsNotComputedOfASliceIsLoadedAtOnce) {
   EXPECT_TRUE(restoration->done());
 }
 
+TEST_F(PrivateSlicesTest, ASliceThatIsClaimedIsATurnToReadIntoPagesThatWereTaken) {
+  HeldTier tier;
+  const auto pool = std::move(PagePool::Create(kLayout, kLayout.page_bytes()).value());
+  const auto restorer = NewRestorer(*pool, {&tier}, cost_, Clock::Real());
+  PageHandle taken = std::move(*pool->Draw());
+  const auto restoration = restorer->Open(PrivateRequest(1, 4, Policy::kLoad));
+  ASSERT_TRUE(tier.reads.empty());
+  taken.Reset();
+  EXPECT_EQ(restoration->ClaimFront(1).kind, ComputeTurn::Kind::kSlice);
+  EXPECT_EQ(tier.reads.size(), 1u);
+  restoration->Abandon();
+  tier.DeliverAll();
+}
+
 // One of several engines that keep their slices to themselves.
 class PrivateEngine {
  public:
