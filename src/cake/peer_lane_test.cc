@@ -333,6 +333,18 @@ TEST_F(PeerLaneTest, AClaimOfLongSlicesLastsLonger) {
   EXPECT_NEAR(calls_.claims[0].lasts.count(), 4 * 4 * 10, 1);
 }
 
+TEST_F(PeerLaneTest, AClaimLastsByWhatItsSliceTakesWhereItIs) {
+  knows_cost_ = false;
+  for (int i = 0; i < 16; ++i) cost_.Add(i * 128, 128, Seconds(1 + i));
+  Start();
+  ReachFront(12);
+  Turn();
+  ASSERT_EQ(calls_.claims.size(), 1u);
+  const ComputeFit fit = cost_.fit();
+  ASSERT_GT(fit.SecondsFor(12 * 128, 4 * 128), 2 * fit.SecondsFor(0, 4 * 128));
+  EXPECT_NEAR(calls_.claims[0].lasts.count(), 4 * fit.SecondsFor(12 * 128, 4 * 128), 1e-6);
+}
+
 TEST_F(PeerLaneTest, WhatIsHereOrStoredNeedsNoClaim) {
   Start();
   SetLink(/*chunk_s=*/10);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "cake/fake_engine_testing.h"
 #include "store/memory_tier.h"
@@ -226,6 +227,22 @@ TEST_F(RestorePlannerTest, APlanLooksAtWhatIsThereAndUnderWay) {
   EXPECT_EQ(planner_.MakePlanFor(*board, 8).slice_chunks, 4) << "a slice at most";
   board->claims().MarkElsewhere(0);
   EXPECT_EQ(planner_.MakePlanFor(*board, 4).slice_chunks, 0) << "another prompt computes it";
+  const auto read = [&](uint64_t number, Board& other) {
+    lanes_[0].Start(number, {.owner = &other,
+                             .claim = {.first = 0, .count = 1},
+                             .key = other.key(0),
+                             .page = std::move(*pool_->Draw()),
+                             .start = clock_.Now(),
+                             .id = {}});
+  };
+  const auto other = Open(4, 3);
+  read(1, *other);
+  const std::string_view reason = planner_.MakePlanFor(*board, 4).reason;
+  EXPECT_EQ(reason, "waiting for a slice of another request") << "the read is another document's";
+  read(2, *board);
+  lanes_[0].Cancel(2);
+  EXPECT_EQ(planner_.MakePlanFor(*board, 4).slice_chunks, 0) << "that was given up";
+  for (const uint64_t number : {1, 2}) lanes_[0].End(number, {.status = {}});
   const auto distrusts = Open(2, 1);
   Distrust(*distrusts);
   EXPECT_EQ(Loads(*distrusts), 0);
