@@ -1,4 +1,5 @@
-"""The log's reader stands still, or has gone: that is no reason for a server to do either."""
+"""The log's reader stands still, or has gone: that is no reason for a server to do either. What
+the log says of requests that were refused."""
 import contextlib
 import fcntl
 import http.client
@@ -10,6 +11,7 @@ import subprocess
 import unittest
 
 from server_fixture import MODEL, PROGRAM, WAIT_S, OwnServersTest, eventually
+from server_http_test import HOST, Raw
 
 ROOM = 1 << 14  # of the pipe
 
@@ -137,6 +139,41 @@ class LogTest(OwnServersTest):
             server = self.serve(terminal=terminal)
             self.assertEqual({self.ask(server) for _ in range(ROOM // 20)}, {200})
             self.assertEqual(server.stop(), 0)
+
+
+class RefusalTest(OwnServersTest):
+    def sent(self, server, pattern):
+        """Bytes of the refusal, by its line in the log."""
+        pattern = re.compile(pattern + r"; 0 B in, (\d+) B out")
+        eventually(lambda: pattern.search(server.log()), pattern.pattern)
+        return int(pattern.search(server.log())[1])
+
+    def answer(self, server, request):
+        """The body of the answer."""
+        with Raw(server) as raw:
+            raw.send(request)
+            return raw.read_all().partition(b"\r\n\r\n")[2]
+
+    def test_a_method_that_a_path_has_not(self):
+        server = self.start("--log-format", "json")
+        status, headers, _ = server.request("DELETE", "/v1/models")
+        self.assertEqual((status, headers["Allow"]), (405, "GET"))
+        eventually(lambda: '"status":405' in server.log(), "its line")
+        line = json.loads(re.search(r"^.*405.*$", server.log(), re.MULTILINE)[0])
+        self.assertEqual(line.get("error"), {"message": "/v1/models is for GET"})
+        self.assertEqual(server.stop(), 0)
+
+    def test_what_was_sent_counts_although_nothing_was_read(self):
+        server = self.start("--connections-max", "1", "--admin-port", "0")
+        body = self.answer(server, f"GET /a HTTP/1.1\r\n{HOST}{HOST}\r\n")
+        self.assertEqual(self.sent(server, r"GET /a 400: .*"), len(body))
+        with Raw(server) as busy:
+            busy.send(f"POST /tokenize HTTP/1.1\r\n{HOST}Content-Type: application/json\r\n"
+                      "Expect: 100-continue\r\nContent-Length: 15\r\n\r\n")
+            busy.read_until(b"100 Continue")
+            body = self.answer(server, "")
+            self.assertEqual(self.sent(server, r"- - - 503: .*"), len(body))
+        self.assertEqual(server.stop(), 0)
 
 
 if __name__ == "__main__":

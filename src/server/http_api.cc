@@ -126,10 +126,11 @@ net::awaitable<void> HttpApi::Handle(const HttpRequest& request, HttpReply& repl
   Ended(exchange);
 }
 
-void HttpApi::Refused(const HttpRequest& request, const ApiError& error) {
+void HttpApi::Refused(const HttpRequest& request, const ApiError& error, uint64_t sent_bytes) {
   metrics_.Responded(error.status);
   RequestRecord record = RecordOf(request);
   record.status = error.status;
+  record.sent_bytes = sent_bytes;
   record.error = error;
   LogRequest(record, options_.json_log);
 }
@@ -160,10 +161,11 @@ net::awaitable<void> HttpApi::Send(Exchange& exchange, HttpResponse response) {
   if (!sent && !exchange.record.error) exchange.record.error = ClientGone();
 }
 
-net::awaitable<void> HttpApi::SendError(Exchange& exchange, ApiError error) {
+net::awaitable<void> HttpApi::SendError(Exchange& exchange, ApiError error, std::string allow) {
   HttpResponse response{.status = error.status};
   response.body = ErrorBody(error);
   if (error.status == 429 || error.status == 503) response.headers.emplace_back("Retry-After", "1");
+  if (!allow.empty()) response.headers.emplace_back("Allow", std::move(allow));
   if (error.final) response.headers.emplace_back("x-should-retry", "false");  // OpenAI's clients'
   if (error.status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   exchange.record.error = std::move(error);
@@ -174,7 +176,6 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
   const HttpRequest& request = exchange.request;
   const std::string& path = request.path;
   const Route* route = FindRoute(path);
-  HttpResponse response;
   const bool here = route != nullptr &&
                     (request.admin ? route->admins : route->clients || !options_.admin_listener);
   if (!here) {
@@ -185,8 +186,7 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
     co_return;
   }
   if (request.method == "OPTIONS") {  // a browser asks before it lets a script
-    response.status = 204;
-    response.content_type.clear();
+    HttpResponse response{.status = 204, .content_type = ""};
     response.headers = {{"Allow", fmt::format("{}, OPTIONS", route->method)},
                         {"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
                         {"Access-Control-Allow-Headers", "*, Authorization"},
@@ -195,12 +195,8 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
     co_return;
   }
   if (request.method != route->method && !(request.method == "HEAD" && route->method == "GET")) {
-    response.status = 405;
-    response.headers = {{"Allow", std::string(route->method)}};
-    response.body =
-        ErrorBody({.status = 405, .message = fmt::format("{} is for {}", path, route->method)});
-    co_await Send(exchange, std::move(response));
-    co_return;
+    ApiError error{.status = 405, .message = fmt::format("{} is for {}", path, route->method)};
+    co_return co_await SendError(exchange, std::move(error), std::string(route->method));
   }
   if (route->asks_engine) {
     exchange.record.id = NextId(path == "/v1/chat/completions" ? "chatcmpl" : "cmpl");

@@ -45,7 +45,7 @@ class HttpApi : public HttpHandler {
   ~HttpApi() override;
 
   boost::asio::awaitable<void> Handle(const HttpRequest& request, HttpReply& reply) override;
-  void Refused(const HttpRequest& request, const ApiError& error) override;
+  void Refused(const HttpRequest& request, const ApiError& error, uint64_t sent_bytes) override;
   // Any thread: the server goes away; /ready says so.
   void Drain() { draining_ = true; }
   // The context's thread: these keys are asked for from the next request on.
@@ -80,7 +80,9 @@ class HttpApi : public HttpHandler {
   std::optional<ApiError> FindAdmin(Exchange& exchange) const;
   boost::asio::awaitable<void> Dispatch(Exchange& exchange);
   boost::asio::awaitable<void> Send(Exchange& exchange, HttpResponse response);
-  boost::asio::awaitable<void> SendError(Exchange& exchange, ApiError error);
+  // `allow`: the methods that a 405 names.
+  boost::asio::awaitable<void> SendError(Exchange& exchange, ApiError error,
+                                         std::string allow = {});
   // False, or empty: an error has been sent, or the client has gone.
   boost::asio::awaitable<bool> ReadBody(Exchange& exchange);
   boost::asio::awaitable<std::optional<Prepared>> PrepareBody(Exchange& exchange, Ask ask);

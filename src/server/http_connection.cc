@@ -224,10 +224,10 @@ void HttpServer::Connection::ChargeBody(uint64_t bytes) {
 // What is no request.
 net::awaitable<void> HttpServer::Connection::Refuse(ApiError error) {
   keep_alive_ = false;
-  server_.handler_->Refused(request_, error);
   HttpResponse response{.status = error.status};
   response.body = ErrorBody(error);
   co_await Send(std::move(response));
+  server_.handler_->Refused(request_, error, sent_bytes_);
   co_await Linger();
 }
 

@@ -10,14 +10,16 @@ net::awaitable<void> HttpFront::Handle(const HttpRequest& request, HttpReply& re
   return api_ != nullptr ? api_->Handle(request, reply) : AnswerUnready(request, reply);
 }
 
-void HttpFront::Refused(const HttpRequest& request, const ApiError& error) {
-  if (api_ != nullptr) return api_->Refused(request, error);
-  Log(request, error.status, error);
+void HttpFront::Refused(const HttpRequest& request, const ApiError& error, uint64_t sent_bytes) {
+  if (api_ != nullptr) return api_->Refused(request, error, sent_bytes);
+  Log(request, error.status, error, sent_bytes);
 }
 
-void HttpFront::Log(const HttpRequest& request, int status, std::optional<ApiError> error) const {
+void HttpFront::Log(const HttpRequest& request, int status, std::optional<ApiError> error,
+                    uint64_t sent_bytes) const {
   RequestRecord record = RecordOf(request);
   record.status = status;
+  record.sent_bytes = sent_bytes;
   record.error = std::move(error);
   LogRequest(record, json_log_);
 }
@@ -38,7 +40,7 @@ net::awaitable<void> HttpFront::AnswerUnready(const HttpRequest& request, HttpRe
   }
   const int status = response.status;
   co_await reply.Send(std::move(response));
-  Log(request, status, std::move(error));
+  Log(request, status, std::move(error), reply.sent_bytes());
 }
 
 }  // namespace kvcake

@@ -11,7 +11,7 @@ class HttpFront : public HttpHandler {
   explicit HttpFront(bool json_log) : json_log_(json_log) {}
 
   boost::asio::awaitable<void> Handle(const HttpRequest& request, HttpReply& reply) override;
-  void Refused(const HttpRequest& request, const ApiError& error) override;
+  void Refused(const HttpRequest& request, const ApiError& error, uint64_t sent_bytes) override;
 
   // From now on `api` answers; it outlives the server's Run.
   void Open(HttpHandler& api) { api_ = &api; }
@@ -21,7 +21,8 @@ class HttpFront : public HttpHandler {
 
  private:
   boost::asio::awaitable<void> AnswerUnready(const HttpRequest& request, HttpReply& reply) const;
-  void Log(const HttpRequest& request, int status, std::optional<ApiError> error) const;
+  void Log(const HttpRequest& request, int status, std::optional<ApiError> error,
+           uint64_t sent_bytes) const;
 
   const bool json_log_;
   HttpHandler* api_ = nullptr;

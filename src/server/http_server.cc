@@ -228,20 +228,23 @@ void HttpServer::Refuse(const Listener& listener, tcp::socket socket,
                            : fmt::format("all connections have requests already: try again later "
                                          "(--{}connections-max)",
                                          listener.admin ? "admin-" : "")};
-  handler_->Refused({.client = peer.address().to_string()}, refusal);
-  if (refusing_ >= kRefusalsMax || draining_) return;  // too many to talk with
+  const HttpRequest request = {.client = peer.address().to_string()};
+  if (refusing_ >= kRefusalsMax || draining_) {  // too many to talk with
+    return handler_->Refused(request, refusal, 0);
+  }
   ++refusing_;
-  const std::string body = ErrorBody(refusal);
-  std::string text = fmt::format(
-      "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: "
-      "{}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n{}",
-      body.size(), body);
-  net::co_spawn(context_, SayRefused(std::move(socket), std::move(text)), net::detached);
+  net::co_spawn(context_, SayRefused(std::move(socket), request, refusal), net::detached);
 }
 
 // Hangs up when the client has heard it, or has had time to: an answer is lost where what the
 // client has sent is unread.
-net::awaitable<void> HttpServer::SayRefused(tcp::socket accepted, std::string text) {
+net::awaitable<void> HttpServer::SayRefused(tcp::socket accepted, HttpRequest request,
+                                            ApiError refusal) {
+  const std::string body = ErrorBody(refusal);
+  const std::string text = fmt::format(
+      "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: "
+      "{}\r\nRetry-After: 1\r\nConnection: close\r\n\r\n{}",
+      body.size(), body);
   const auto socket = std::make_shared<tcp::socket>(std::move(accepted));
   net::steady_timer patience(context_, kLastWords);
   patience.async_wait([socket](error_code ended) {
@@ -258,6 +261,7 @@ net::awaitable<void> HttpServer::SayRefused(tcp::socket accepted, std::string te
   } else {
     co_await net::async_write(*socket, net::buffer(text), token());
   }
+  handler_->Refused(request, refusal, error ? 0 : body.size());
   socket->shutdown(tcp::socket::shutdown_send, error);
   std::array<char, 4096> unread;
   while (!error) co_await socket->async_read_some(net::buffer(unread), token());

@@ -118,8 +118,8 @@ class HttpHandler {
   virtual ~HttpHandler() = default;
   virtual boost::asio::awaitable<void> Handle(const HttpRequest& request, HttpReply& reply) = 0;
   // A client was told that it will get no answer: no request could be read, or taken.
-  // What is not known of the request is empty.
-  virtual void Refused(const HttpRequest& request, const ApiError& error) = 0;
+  // What is not known of the request is empty. `sent_bytes`: of the body that says so.
+  virtual void Refused(const HttpRequest& request, const ApiError& error, uint64_t sent_bytes) = 0;
 };
 
 // What a server that is told to stop calls, in this order.
@@ -164,7 +164,8 @@ class HttpServer {
   void Take(Listener& listener, boost::asio::ip::tcp::socket socket);
   void Refuse(const Listener& listener, boost::asio::ip::tcp::socket socket,
               ConnectionTable::Refusal why);
-  boost::asio::awaitable<void> SayRefused(boost::asio::ip::tcp::socket accepted, std::string text);
+  boost::asio::awaitable<void> SayRefused(boost::asio::ip::tcp::socket accepted,
+                                          HttpRequest request, ApiError refusal);
   void WaitForSignal();
   void DrainLater();
   void Drain();

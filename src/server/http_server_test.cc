@@ -10,7 +10,7 @@ namespace {
 class Nobody : public HttpHandler {
  public:
   boost::asio::awaitable<void> Handle(const HttpRequest&, HttpReply&) override { co_return; }
-  void Refused(const HttpRequest&, const ApiError&) override {}
+  void Refused(const HttpRequest&, const ApiError&, uint64_t) override {}
 };
 
 TEST(HttpServerTest, AClientIsAnAddressOrASitesNetwork) {
