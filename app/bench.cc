@@ -1,4 +1,8 @@
 // kvcake bench: measurements that check their answers.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
 #include "app/add_bench.h"
 #include "app/flags.h"
 #include "bench/benches.h"
@@ -7,6 +11,25 @@
 
 namespace kvcake {
 namespace {
+
+// What loading takes / what computing does: each is a row of its own, and outside of these bounds
+// rates are no numbers any more.
+void AddRatios(CLI::App* command, const char* name, std::vector<double>* ratios, const char* help) {
+  const std::string defaults = fmt::format("[{}]", fmt::join(*ratios, ","));
+  command
+      ->add_option_function<std::vector<double>>(
+          name,
+          [=](std::vector<double> given) {
+            *ratios = given;
+            std::ranges::sort(given);
+            const auto twice = std::ranges::adjacent_find(given);
+            if (twice == given.end()) return;
+            throw CLI::ValidationError(name, fmt::format("{} is given twice", *twice));
+          },
+          help)
+      ->check(Between(1e-6, 1e6))
+      ->default_str(defaults);
+}
 
 void AddTtft(CLI::App* parent, int* exit_code) {
   auto options = std::make_shared<bench::TtftOptions>();
@@ -26,9 +49,7 @@ void AddTtft(CLI::App* parent, int* exit_code) {
                    "shares of each step that the prompts get, others' prefill the rest")
       ->check(CLI::Range(0.001, 1.0))
       ->capture_default_str();
-  command->add_option("--ratios", options->ratios, "link speeds, as load time / compute time")
-      ->check(Positive())
-      ->capture_default_str();
+  AddRatios(command, "--ratios", &options->ratios, "link speeds, as load time / compute time");
   command
       ->add_option("--link-gbit", options->link_gbit,
                    "link speeds in Gbit/s instead; inf: the disk as it is")
@@ -41,11 +62,8 @@ void AddTtft(CLI::App* parent, int* exit_code) {
   command->add_option("--present", options->presents, "shares of the chunks that are stored")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  command
-      ->add_option("--variant-ratios", options->variant_ratios,
-                   "where latencies and shares but the first are measured, one at a time")
-      ->check(Positive())
-      ->capture_default_str();
+  AddRatios(command, "--variant-ratios", &options->variant_ratios,
+            "where latencies and shares but the first are measured, one at a time");
   command
       ->add_option("--kv-codec", options->kv_codec,
                    "how the store keeps chunks; link speeds are still ratios of raw chunks")
@@ -129,6 +147,7 @@ void AddSimulate(CLI::App* parent, int* exit_code) {
       ->check(CLI::Range(1, 100000000))
       ->capture_default_str();
   command->add_option("--seed", options->seed, "of the first scenario; the next has the next")
+      ->check(Natural())
       ->capture_default_str();
   command->add_option("--link-trace", options->link_trace,
                       "a file of lines of seconds, share of the link's speed: instead of made-up "
@@ -148,9 +167,7 @@ void AddPlanner(CLI::App* parent, int* exit_code) {
   command->add_option("--chunks", options->chunks, "of each of them, a number for each")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
-  command->add_option("--ratios", options->ratios, "what loading a chunk takes / computing it")
-      ->check(Positive())
-      ->capture_default_str();
+  AddRatios(command, "--ratios", &options->ratios, "what loading a chunk takes / computing it");
   command->add_option("--steps", options->steps, "of 100 ms on a fake clock")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
@@ -256,9 +273,7 @@ void AddSchedule(CLI::App* parent, int* exit_code) {
   command->add_option("--answer-tokens", options->answer_tokens, "of each prompt")
       ->check(CLI::Range(2, 1 << 16))
       ->capture_default_str();
-  command->add_option("--ratios", options->ratios, "link speeds, as load time / compute time")
-      ->check(Positive())
-      ->capture_default_str();
+  AddRatios(command, "--ratios", &options->ratios, "link speeds, as load time / compute time");
   command->add_option("--repeats", options->repeats, "of each cell, interleaved")
       ->check(Positive())
       ->capture_default_str();
@@ -293,7 +308,9 @@ void AddLabFlags(CLI::App* command, bench::PolicyLabOptions* lab) {
       ->check(Positive())
       ->capture_default_str();
   command->add_option("--ram-capacity", lab->ram, "of each server's pages")->capture_default_str();
-  command->add_option("--seed", lab->seed, "of the workloads")->capture_default_str();
+  command->add_option("--seed", lab->seed, "of the workloads")
+      ->check(Natural())
+      ->capture_default_str();
 }
 
 void AddLoadFlag(CLI::App* command, double* load) {
@@ -319,9 +336,7 @@ void AddPolicies(CLI::App* parent, int* exit_code) {
   AddLabFlags(command, options.get());
   AddWorkload(command, &options->workloads);
   AddLoadFlag(command, &options->load);
-  command->add_option("--ratios", options->ratios, "link speeds, as load time / compute time")
-      ->check(Positive())
-      ->capture_default_str();
+  AddRatios(command, "--ratios", &options->ratios, "link speeds, as load time / compute time");
   command->add_option("--repeats", options->repeats, "of each cell, interleaved")
       ->check(Positive())
       ->capture_default_str();
@@ -359,9 +374,7 @@ void AddCapacity(CLI::App* parent, int* exit_code) {
                exit_code, bench::RunCapacity, options);
   AddLabFlags(command, options.get());
   AddWorkload(command, &options->workload);
-  command->add_option("--ratios", options->ratios, "link speeds, as load time / compute time")
-      ->check(Positive())
-      ->capture_default_str();
+  AddRatios(command, "--ratios", &options->ratios, "link speeds, as load time / compute time");
   command
       ->add_option("--ttft-max", options->ttft_max_s,
                    "that 95% of first tokens must keep (default: twice as long as computing a "

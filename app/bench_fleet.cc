@@ -37,6 +37,7 @@ void AddBenchFleetCommand(CLI::App& bench, int* exit_code) {
   count("--answer-tokens", options->answer_tokens, 1, 4096, "tokens of an answer");
   count("--max-concurrency", options->concurrency, 1, 1024, "requests answered at once");
   command->add_option("--seed", options->seed, "the same seed, the same requests")
+      ->check(Natural())
       ->capture_default_str();
   command->add_option("--dir", options->dir, "for logs (default: the cache directory)");
   AddJsonFile(*command, &options->json);

@@ -92,7 +92,9 @@ void AddWorkloadFlags(TrafficFlags& flags, bench::WorkloadOptions* options) {
       ->check(Positive());
   flags.Count("--output-len,--answer-len", options->output_tokens, 1,
               "tokens of an answer, at most (a trace has its own)");
-  flags.Add("--seed", options->seed, "the same seed asks the same")->capture_default_str();
+  flags.Add("--seed", options->seed, "the same seed asks the same")
+      ->check(Natural())
+      ->capture_default_str();
   flags.Group("long-doc-qa: questions about long documents");
   flags.Count("--num-documents", options->num_documents, 1, "documents");
   flags.Count("--document-length", options->document_tokens, 1, "tokens of a document");

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <charconv>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -70,6 +71,17 @@ CLI::Validator Positive() {
 
 CLI::Validator NotNegative() {
   return NumberThat([](double value) { return value >= 0; }, "0 or above", "NONNEGATIVE");
+}
+
+CLI::Validator Natural() {
+  const auto check = [](std::string& text) {
+    uint64_t value = 0;
+    const char* end = text.data() + text.size();
+    const auto [rest, error] = std::from_chars(text.data(), end, value);
+    if (error == std::errc() && rest == end) return std::string();
+    return fmt::format("{} is not a whole number from 0 to {}", text, UINT64_MAX);
+  };
+  return CLI::Validator(check, "NATURAL");
 }
 
 namespace {
@@ -457,6 +469,7 @@ void AddSamplingFlags(CLI::App& app, SamplingParams* sampling) {
       ->capture_default_str();
   app.add_option("--seed", sampling->seed,
                  "of the sampling; the same seed (also the default) gives the same answer")
+      ->check(Natural())
       ->capture_default_str();
 }
 

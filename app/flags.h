@@ -24,6 +24,8 @@ CLI::Validator Between(double least, double most);
 // they allow.
 CLI::Validator Positive();
 CLI::Validator NotNegative();
+// For uint64_t, of which CLI11 makes 2^64 - 1 where -1 or 1e30 in digits is given.
+CLI::Validator Natural();
 
 // A flag of a time from a millisecond on.
 void AddSeconds(CLI::App& app, const char* name, Seconds* value, const char* help);

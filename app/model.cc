@@ -97,6 +97,7 @@ void AddModelCommand(CLI::App& app, int* exit_code) {
   change("--vocab-size", &flags->shape.vocab_size, "vocabulary");
   change("--context", &flags->shape.context, "context");
   synth->add_option("--seed", flags->seed, "the same seed gives the same bytes")
+      ->check(Natural())
       ->capture_default_str();
   RunWhenChosen(synth, Synth, flags, exit_code);
 

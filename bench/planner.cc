@@ -61,14 +61,19 @@ nlohmann::ordered_json CompareReads(const PlannerBenchOptions& options) {
   const double ratio = *std::ranges::min_element(options.ratios);
   const double load = ReadsPerSecond(chunks, ratio, Policy::kLoad);
   const double cake = ReadsPerSecond(chunks, ratio, Policy::kCake);
-  fmt::print(
-      "{} chunks, load/compute {:g}: {:.1f} reads a second by load, {:.1f} by cake: {:.3f}\n",
-      chunks, ratio, load, cake, cake / load);
-  return {{"chunks", chunks},
-          {"ratio", ratio},
-          {"load_reads_per_s", load},
-          {"cake_reads_per_s", cake},
-          {"cake_to_load", cake / load}};
+  nlohmann::ordered_json row = {{"chunks", chunks},
+                                {"ratio", ratio},
+                                {"load_reads_per_s", load},
+                                {"cake_reads_per_s", cake},
+                                {"cake_to_load", nullptr}};
+  fmt::print("{} chunks, load/compute {:g}: {:.1f} reads a second by load, {:.1f} by cake", chunks,
+             ratio, load, cake);
+  if (load > 0) {  // else the link is given up before anything has come
+    row["cake_to_load"] = cake / load;
+    fmt::print(": {:.3f}", cake / load);
+  }
+  fmt::print("\n");
+  return row;
 }
 
 }  // namespace

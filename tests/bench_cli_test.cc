@@ -451,6 +451,14 @@ TEST_F(BenchCliTest, PlannerSaysWhatAStepCostsAndThatCakeReadsAsFastAsLoad) {
   EXPECT_EQ(Run("bench planner --restorations 1 2 --chunks 4").exit_code, 1);
 }
 
+TEST_F(BenchCliTest, PlannerHasNoQuotientWhereALinkIsGivenUp) {
+  const Outcome outcome = Run(
+      "bench planner --restorations 1 --chunks 8 --ratios 1e6 --steps 1 --json " + dir_ + "/json");
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("0.0 reads a second by load, 0.0 by cake\n"));
+  EXPECT_EQ(json::parse(Read(dir_ + "/json"))[1]["cake_to_load"], nullptr);
+}
+
 TEST_F(BenchCliTest, CudaIsRefusedWhereThereIsNone) {
   if (CudaDevice::Get()) GTEST_SKIP() << "there is a CUDA device";
   for (const std::string bench : {"decode", "load", "slices", "ttft"}) {
