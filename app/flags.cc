@@ -314,6 +314,17 @@ void AddSeconds(CLI::App& app, const char* name, Seconds* value, const char* hel
       ->default_str(fmt::format("{}s", value->count()));
 }
 
+void AddChunkTokensFlag(CLI::App& app, int* tokens, const char* help) {
+  app.add_option("--chunk-tokens", *tokens, help)
+      ->check(CLI::Range(16, 1 << 16))
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            return std::stol(text) % 16 == 0 ? std::string() : "must be a multiple of 16";
+          },
+          "MULTIPLE OF 16"))
+      ->capture_default_str();
+}
+
 WeightFormat WeightFormatFromName(const std::string& name) {
   return name == WeightFormatName(WeightFormat::kInt8) ? WeightFormat::kInt8 : WeightFormat::kBf16;
 }
@@ -373,15 +384,9 @@ void AddModelFlags(CLI::App& app, RuntimeOptions* options) {
   AddSize(app, "--ram-capacity", &options->ram_capacity_bytes,
           "memory for KV pages, in use and cached; with --backend cuda, whose pages are the "
           "device's, host memory for chunks behind them (0: none)");
-  app.add_option("--chunk-tokens", options->chunk_tokens,
-                 "tokens of a chunk: what is hashed, kept and loaded as one; a multiple of 16")
-      ->check(CLI::Range(16, 1 << 16))
-      ->check(CLI::Validator(
-          [](const std::string& text) {
-            return std::stol(text) % 16 == 0 ? std::string() : "must be a multiple of 16";
-          },
-          "MULTIPLE OF 16"))
-      ->capture_default_str();
+  AddChunkTokensFlag(
+      app, &options->chunk_tokens,
+      "tokens of a chunk: what is hashed, kept and loaded as one; a multiple of 16");
   app.add_option("--threads", options->threads,
                  "compute threads (default: every core the process may use)")
       ->check(CLI::Range(1, 1024));

@@ -27,6 +27,8 @@ CLI::Validator NotNegative();
 // For uint64_t, of which CLI11 makes 2^64 - 1 where -1 or 1e30 in digits is given.
 CLI::Validator Natural();
 
+// --chunk-tokens: so many as a chunk can have.
+void AddChunkTokensFlag(CLI::App& app, int* tokens, const char* help);
 // A flag of a time from a millisecond on.
 void AddSeconds(CLI::App& app, const char* name, Seconds* value, const char* help);
 

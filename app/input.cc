@@ -42,6 +42,9 @@ std::optional<std::vector<int32_t>> TokensFromWords(const std::string& text) {
   return tokens;
 }
 
+// For people: - is stdin.
+std::string Named(const std::string& path) { return path == "-" ? "stdin" : path; }
+
 // All that comes until the end of `file`, whose name is `path`.
 Result<std::string> ReadAll(std::FILE* file, const std::string& path) {
   std::string text;
@@ -56,7 +59,7 @@ Result<std::string> ReadAll(std::FILE* file, const std::string& path) {
 }  // namespace
 
 Result<std::string> ReadText(const std::string& path) {
-  if (path == "-") return ReadAll(stdin, "stdin");
+  if (path == "-") return ReadAll(stdin, Named(path));
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
                                                              &std::fclose);
   if (file) return ReadAll(file.get(), path);
@@ -73,8 +76,8 @@ Result<std::vector<int32_t>> ReadTokens(const std::string& path) {
     return Fail(
         ErrorCode::kInvalidArgument,
         "{} must hold a JSON array of token ids (or {{\"tokens\": [...]}}, or ids separated "
-        "by white space)",
-        path);
+        "by white space), which are whole numbers from 0 to {}",
+        Named(path), INT32_MAX);
   }
   return *std::move(tokens);
 }

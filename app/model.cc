@@ -103,9 +103,7 @@ void AddModelCommand(CLI::App& app, int* exit_code) {
 
   CLI::App* info = model->add_subcommand("info", "shape, parameters and KV bytes per token");
   info->add_option("dir", flags->dir, "model directory")->required();
-  info->add_option("--chunk-tokens", flags->chunk_tokens, "for the size of a chunk")
-      ->check(Positive())
-      ->capture_default_str();
+  AddChunkTokensFlag(*info, &flags->chunk_tokens, "for the size of a chunk");
   info->add_flag("--json", flags->json, "print JSON");
   RunWhenChosen(info, Info, flags, exit_code);
 }

@@ -295,13 +295,20 @@ void AddHttpFlags(CLI::App& app, HttpOptions* http) {
 }
 
 // A flag that may be repeated, each time with a list ("a,b" or ["a", "b"]), instead of the default.
-void AddList(CLI::App& app, const char* name, std::vector<std::string>* list, const char* help) {
+// `check` says what is wrong with an element.
+void AddList(CLI::App& app, const std::string& name, std::vector<std::string>* list,
+             std::string (*check)(const std::string&), const char* help) {
   app.add_option_function<std::vector<std::string>>(
          name,
-         [list](const std::vector<std::string>& given) {
+         [=](const std::vector<std::string>& given) {
            list->clear();
            for (const std::string& text : given) {
-             for (std::string& element : SplitList(text)) list->push_back(std::move(element));
+             for (std::string& element : SplitList(text)) {
+               const std::string wrong = check(element);
+               const std::string first_name = name.substr(0, name.find(','));
+               if (!wrong.empty()) throw CLI::ValidationError(first_name, wrong);
+               list->push_back(std::move(element));
+             }
            }
          },
          help)
@@ -319,10 +326,10 @@ void AddTlsFlags(CLI::App& app, ServeFlags* flags) {
 }
 
 void AddBrowserFlags(CLI::App& app, HttpOptions* http, bool* any_content_type) {
-  AddList(app, "--allowed-hosts", &http->allowed_hosts,
+  AddList(app, "--allowed-hosts", &http->allowed_hosts, CheckAllowedHost,
           "names that clients may ask for in Host, besides localhost, loopback addresses and "
           "--host; *: any (default: those alone where --host is a loopback address, else any)");
-  AddList(app, "--allowed-origins,--allowed-origin", &http->allowed_origins,
+  AddList(app, "--allowed-origins,--allowed-origin", &http->allowed_origins, CheckAllowedOrigin,
           "pages whose scripts browsers let use the server; *: all; \"\": none (default: loopback, "
           "those that this machine serves)");
   app.add_flag("--any-content-type", *any_content_type,
@@ -338,7 +345,12 @@ void AddApiFlags(CLI::App& app, ServeFlags* flags) {
       "--model only the tokenizer, config and chat template are used then");
   app.add_option("--served-model-name", flags->api.requests.model_names,
                  "what clients call the model; several are names of the same (default: the name of "
-                 "its directory)");
+                 "its directory)")
+      ->check(CLI::Validator(
+          [](std::string& name) {
+            return name.empty() ? std::string("a model's name is not empty") : std::string();
+          },
+          "NAME"));
   app.add_option("--max-model-len", flags->api.requests.model_len_max,
                  "most tokens of prompt and answer together (default: the model's context)")
       ->check(CLI::Range(2, 1 << 30));

@@ -54,6 +54,7 @@ TEST_F(TokenizeCliTest, FailuresSayWhat) {
   };
   expect("detokenize" + model + "--file " + Write("ids", "5 6 640"), 1, "id 640 (at place 2)");
   expect("detokenize" + model + "--file " + Write("ids", "5 -6"), 1, "token ids");
+  expect("detokenize" + model + "< " + Write("ids", "5 99999999999"), 1, "stdin must hold a JSON");
   expect("detokenize" + model + "--file " + Write("ids", "[1, 2.5]"), 1, "token ids");
   expect("detokenize" + model + "--file " + Write("ids", "99999999999"), 1, "token ids");
   expect("detokenize" + model + "--file " + Write("ids", "[5, -6]"), 1, "token ids");

@@ -103,6 +103,11 @@ TEST_F(UsageCliTest, WrongUsageIsNamed) {
            {"run --model x --prompt a --ram-capacity 1.5GiB", "as 1536MiB: 1.5GiB"},
            {"serve --model x --admin-host ::1", "--admin-host requires --admin-port"},
            {"serve --model x --trace-files-max 3", "--trace-files-max requires --trace-dir"},
+           {"serve --model x --allowed-hosts a.example,b:80", "--allowed-hosts: 'b:80' is no name"},
+           {"serve --model x --allowed-origin '[\"https://x/\"]'",
+            "--allowed-origins: 'https://x/' is no origin"},
+           {"serve --model x --served-model-name ''", "a model's name is not empty"},
+           {"model info x --chunk-tokens 17", "--chunk-tokens: must be a multiple of 16"},
            {"serve --model x --port 99999", "99999 not in range 0 to 65535"}}) {
     const Outcome outcome = Run(arguments);
     EXPECT_EQ(outcome.exit_code, 2) << arguments;

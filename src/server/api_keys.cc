@@ -103,19 +103,23 @@ Status ApiKeys::Read(const std::string& file) {
     std::string tenant, key, more;
     if (!(words >> tenant) || tenant.starts_with('#')) continue;
     if (!(words >> key) || key.starts_with('#') || (words >> more && !more.starts_with('#'))) {
-      return Fail(ErrorCode::kInvalidArgument, "{}:{}: not a tenant's name and its key", file,
-                  number);
+      return Fail(ErrorCode::kInvalidArgument,
+                  "--api-key-file {}:{}: not a tenant's name and its key, with white space between",
+                  file, number);
     }
     if (entries_.size() >= kKeysMax) {
-      return Fail(ErrorCode::kResourceExhausted, "{}: more than {} keys", file, kKeysMax);
+      return Fail(ErrorCode::kResourceExhausted, "--api-key-file {}: more than {} keys", file,
+                  kKeysMax);
     }
     if (!Add(key, tenant)) {
-      return Fail(ErrorCode::kInvalidArgument, "{}:{}: the key of {} is another tenant's too", file,
-                  number, tenant);
+      return Fail(ErrorCode::kInvalidArgument,
+                  "--api-key-file {}:{}: the key of {} is another tenant's too", file, number,
+                  tenant);
     }
   }
   if (entries_.empty()) {
-    return Fail(ErrorCode::kInvalidArgument, "{}: no keys: nobody could use the server", file);
+    return Fail(ErrorCode::kInvalidArgument,
+                "--api-key-file {}: no keys: nobody could use the server", file);
   }
   return {};
 }

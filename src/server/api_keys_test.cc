@@ -49,7 +49,8 @@ TEST_F(ApiKeysTest, FindsTheTenantOfAKey) {
 TEST_F(ApiKeysTest, RefusesFilesThatAreNotWhatTheySeem) {
   EXPECT_THAT(ApiKeys::Load({.file = KeyFile("ann key-a\nbob")}).error().message, HasSubstr(":2:"));
   EXPECT_THAT(ApiKeys::Load({.file = KeyFile("ann key more")}).error().message, HasSubstr(":1:"));
-  EXPECT_THAT(ApiKeys::Load({.file = KeyFile("# none\n")}).error().message, HasSubstr("no keys"));
+  EXPECT_THAT(ApiKeys::Load({.file = KeyFile("# none\n")}).error().message,
+              AllOf(HasSubstr("--api-key-file "), HasSubstr("no keys")));
   EXPECT_THAT(ApiKeys::Load({.file = KeyFile("ann # key")}).error().message, HasSubstr(":1:"));
   EXPECT_THAT(ApiKeys::Load({.file = KeyFile("ann key\nbob key")}).error().message,
               HasSubstr(":2:"));

@@ -70,6 +70,28 @@ bool IsLoopbackName(std::string_view name) {
   return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127);
 }
 
+std::string CheckAllowedHost(const std::string& name) {
+  const bool is_name =
+      name.find_first_of("/*@ \t") == std::string::npos && NameOf(name) == Lower(name);
+  if (name == "*" || is_name) return {};
+  return fmt::format(
+      "'{}' is no name as clients send it in Host: kv.example.org, 192.0.2.7 or [2001:db8::7], "
+      "without a scheme, a port or wildcards; *: any",
+      name);
+}
+
+std::string CheckAllowedOrigin(const std::string& origin) {
+  if (origin == "*" || origin == "loopback" || origin == "null") return {};
+  const size_t scheme = origin.find("://");
+  const bool is_origin = scheme != std::string::npos && scheme > 0 && scheme + 3 < origin.size() &&
+                         origin.find_first_of("/?#*@ \t", scheme + 3) == std::string::npos;
+  if (is_origin) return {};
+  return fmt::format(
+      "'{}' is no origin as browsers send it: https://chat.example.org or http://192.0.2.7:3000, "
+      "without a path, a slash at its end or wildcards; *: all",
+      origin);
+}
+
 HostRule::HostRule(std::string bound, std::vector<std::string> allowed)
     : bound_(Lower(bound)),
       allowed_(Lower(std::move(allowed))),

@@ -14,6 +14,11 @@ namespace kvcake {
 // True of "localhost" and of loopback addresses, "[::1]" among them.
 bool IsLoopbackName(std::string_view name);
 
+// What is wrong with an element of --allowed-hosts or --allowed-origins, as no client would ever
+// send what it is compared with; empty: nothing.
+std::string CheckAllowedHost(const std::string& name);
+std::string CheckAllowedOrigin(const std::string& origin);
+
 // The names that a server goes by. A script whose own name has come to mean a loopback address (DNS
 // rebinding) sends that name in Host, which no page can change: a server that listens at loopback
 // addresses alone answers to their names, the one that it was bound to, and those that it is told.

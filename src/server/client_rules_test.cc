@@ -29,6 +29,29 @@ TEST(HostRuleTest, AtLoopbackOnlyItsNamesAreAnswered) {
   }
 }
 
+TEST(HostRuleTest, AllowedNamesThatNoClientSendsAreTold) {
+  for (const char* name : {"*", "kv.example.org", "KV.example.org", "192.0.2.7", "[2001:db8::7]"}) {
+    EXPECT_THAT(CheckAllowedHost(name), IsEmpty()) << name;
+  }
+  for (const char* name : {"", "kv.example.org:443", "https://kv.example.org", "kv.example.org.",
+                           "kv.example.org/", "*.example.org", "2001:db8::7", "a b", "u@h"}) {
+    EXPECT_THAT(CheckAllowedHost(name), HasSubstr("'" + std::string(name) + "' is no name"));
+  }
+}
+
+TEST(OriginRuleTest, AllowedOriginsThatNoBrowserSendsAreTold) {
+  for (const char* origin : {"*", "loopback", "null", "https://chat.example.org",
+                             "http://[2001:db8::7]:3000", "chrome-extension://abc"}) {
+    EXPECT_THAT(CheckAllowedOrigin(origin), IsEmpty()) << origin;
+  }
+  for (const char* origin :
+       {"", "chat.example.org", "https://chat.example.org/", "://x", "https://",
+        "https://chat.example.org/a", "https://*.example.org", "https://a b"}) {
+    EXPECT_THAT(CheckAllowedOrigin(origin),
+                HasSubstr("'" + std::string(origin) + "' is no origin"));
+  }
+}
+
 TEST(HostRuleTest, ElsewhereAnyNameUnlessSomeAreGiven) {
   EXPECT_FALSE(HostRule("0.0.0.0", {}).Check("evil.example"));
   EXPECT_FALSE(HostRule("127.0.0.1", {"*"}).Check("evil.example"));
