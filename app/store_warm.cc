@@ -1,7 +1,9 @@
 // kvcake store warm: fills a store ahead of time.
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "app/flags.h"
 #include "app/input.h"
@@ -47,6 +49,22 @@ Status CheckRoom(const Runtime& runtime, size_t chunks) {
   return {};
 }
 
+// Whether the chunks are still in a store: where a file system has less room than the store may
+// take, each was written without a fault, and others took its place.
+Status CheckKept(const Runtime& runtime, std::span<const ChunkKey> keys) {
+  std::vector<bool> kept(keys.size());
+  for (const auto& store : runtime.stores()) {
+    const std::vector<bool> here = store->Residency(keys);
+    for (size_t i = 0; i < kept.size(); ++i) kept[i] = kept[i] || here[i];
+  }
+  const auto gone = std::ranges::count(kept, false);
+  if (gone == 0) return {};
+  return Fail(ErrorCode::kNoSpace,
+              "{} of the prompt's {} chunks had to make room for others in {}: free space on its "
+              "file system, lower --disk-free-min, or warm less",
+              gone, keys.size(), runtime.options().stores[0].Place());
+}
+
 Status Warm(const WarmFlags& flags) {
   RuntimeOptions options = flags.runtime;
   RETURN_IF_ERROR(WriteAtFirstUse(&options));
@@ -55,7 +73,8 @@ Status Warm(const WarmFlags& flags) {
   Request request;
   ASSIGN_OR_RETURN(request.prompt, runtime->tokenizer().Encode(text));
   request.max_tokens = 1;
-  const size_t chunks = request.prompt.size() / options.chunk_tokens;
+  const std::vector<ChunkKey> keys =
+      ChunkKeys(runtime->model().identity().Root(), request.prompt, options.chunk_tokens);
   ASSIGN_OR_RETURN(const Completion completion, runtime->engine().Answer(std::move(request)));
   const bool all_tried = runtime->engine().FlushStore();
   const WriteBehindStats writes = runtime->engine().write_stats();
@@ -71,7 +90,10 @@ Status Warm(const WarmFlags& flags) {
     fmt::print("{} prompt tokens, {} of them computed; {} chunks written\n",
                completion.report.prompt_tokens, completion.report.tokens_computed, writes.written);
   }
-  if (all_tried && writes.failed + writes.dropped() == 0) return CheckRoom(*runtime, chunks);
+  if (all_tried && writes.failed + writes.dropped() == 0) {
+    RETURN_IF_ERROR(CheckRoom(*runtime, keys.size()));
+    return CheckKept(*runtime, keys);
+  }
   return Fail(ErrorCode::kIo, "not all chunks could be kept in {}",
               flags.runtime.stores[0].Place());
 }

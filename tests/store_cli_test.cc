@@ -1,5 +1,6 @@
 // kvcake store as a user runs it.
 #include <fcntl.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 
 #include <filesystem>
@@ -98,6 +99,21 @@ TEST_F(StoreCliTest, WarmFillsAndRunLoads) {
                               Store() + " --prompt-file /nothing");
   EXPECT_EQ(missing.exit_code, 1);
   EXPECT_THAT(missing.err, HasSubstr("/nothing"));
+}
+
+TEST_F(StoreCliTest, WarmFailsWhereAFileSystemHasNoRoomForThePrompt) {
+  const std::string small = dir_ + "/small";
+  std::filesystem::create_directory(small);
+  if (mount("tmpfs", small.c_str(), "tmpfs", 0, "size=2m") != 0) GTEST_SKIP() << "may not mount";
+  const Outcome tight = Run("store warm --json --ram-capacity 256MiB --model " KVCAKE_SOURCE_DIR
+                            "/models/demo --prompt-file " +
+                            dir_ + "/prompt --store " + small);
+  umount2(small.c_str(), MNT_DETACH);
+  EXPECT_EQ(tight.exit_code, 1);
+  EXPECT_THAT(tight.err, testing::ContainsRegex("[1-9][0-9]* of the prompt's [0-9]+ chunks had to "
+                                                "make room for others in " +
+                                                small));
+  EXPECT_EQ(json::parse(tight.out)["writes_failed"], 0);
 }
 
 TEST_F(StoreCliTest, WarmFailsWhereTheStoreKeepsNothing) {
