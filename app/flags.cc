@@ -76,9 +76,8 @@ CLI::Validator NotNegative() {
 CLI::Validator Natural() {
   const auto check = [](std::string& text) {
     uint64_t value = 0;
-    const char* end = text.data() + text.size();
-    const auto [rest, error] = std::from_chars(text.data(), end, value);
-    if (error == std::errc() && rest == end) return std::string();
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error == std::errc() && end == text.data() + text.size()) return std::string();
     return fmt::format("{} is not a whole number from 0 to {}", text, UINT64_MAX);
   };
   return CLI::Validator(check, "NATURAL");
@@ -139,6 +138,8 @@ std::vector<StoreOptions> Stores(const StoreFlags& flags) {
   const size_t n = flags.dirs.size();
   for (size_t i = 0; i < n; ++i) {
     auto named = ReadStoreUrl(flags.dirs[i]);
+    if (!named && named.error().code == ErrorCode::kIo)  // as a key that is missing
+      throw std::runtime_error(named.error().message);
     if (!named) throw CLI::ValidationError("--store", named.error().message);
     StoreOptions store = std::move(*named);
     if (!store.codec && !flags.codec.empty()) store.codec = (*CodecNamed(flags.codec))->codec;

@@ -175,6 +175,7 @@ TEST_F(CliTest, AStoreWithAKeyIsOfUseToThoseWhoHaveIt) {
   EXPECT_GT(kept, 0);
   const Outcome none = Run("run --model x --prompt a --store 's?key-file=" + dir_ + "/none'");
   EXPECT_THAT(none.err, HasSubstr(dir_ + "/none"));
+  EXPECT_EQ(none.exit_code, 1) << "the flags alone do not tell";
 }
 
 TEST_F(CliTest, SeveralStoresEachWithALinkOfItsOwn) {

@@ -85,7 +85,10 @@ TEST_F(RanksTest, AStoredPrefixIsReadByEveryRank) {
 }
 
 TEST_F(RanksTest, SaysWhatIsWrong) {
-  Outcome bad = Run(Ask("--ranks 2 --partition .5,.6"));
+  Outcome bad = Run(Ask("--ranks 2 --partition evn"));
+  EXPECT_EQ(bad.exit_code, 1);
+  EXPECT_THAT(bad.err, HasSubstr("--partition 'evn' has 1 part for 2 ranks: say analytic, even"));
+  bad = Run(Ask("--ranks 2 --partition .5,.6"));
   EXPECT_NE(bad.exit_code, 0);
   EXPECT_THAT(bad.err, HasSubstr(".5,.6"));
   bad = Shell("mpirun -n 1 --oversubscribe " KVCAKE_PROGRAM " " + Ask() +

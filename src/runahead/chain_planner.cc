@@ -155,8 +155,11 @@ Result<std::unique_ptr<ChainPlanner>> NewChainPlanner(ChainPlannerOptions option
     const auto count = static_cast<int>(std::count(how.begin(), how.end(), ',')) + 1;
     const bool shares = how.find('.') != std::string::npos;
     if (const int ranks = options.table_key.ranks; count != ranks) {
-      return Fail(ErrorCode::kInvalidArgument, "--partition {}: {} parts for {} ranks", how, count,
-                  ranks);
+      return Fail(
+          ErrorCode::kInvalidArgument,
+          "--partition '{}' has {} {} for {} ranks: say analytic, even or table, or of each "
+          "rank its share of the prompt (0.6,0.4) or its tokens",
+          how, count, count == 1 ? "part" : "parts", ranks);
     }
     if (count < 2 || shares) {
       RETURN_IF_ERROR(ParsePartition(how, kTokens, count).map([](auto) {}));
