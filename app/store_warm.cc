@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "app/flags.h"
 #include "app/input.h"
@@ -65,6 +67,19 @@ Status CheckKept(const Runtime& runtime, std::span<const ChunkKey> keys) {
               gone, keys.size(), runtime.options().stores[0].Place());
 }
 
+// "19 chunks written"; where several stores are written, how many to each.
+std::string Written(const std::vector<StoreOptions>& stores, const WriteBehindStats& writes) {
+  std::string text;
+  int written_stores = 0;
+  for (size_t i = 0; i < stores.size(); ++i) {
+    if (writes.stores[i].written == 0) continue;
+    text += fmt::format("{}{} to {}", text.empty() ? "written: " : ", ", writes.stores[i].written,
+                        stores[i].Place());
+    ++written_stores;
+  }
+  return written_stores > 1 ? "chunks " + text : fmt::format("{} chunks written", writes.written);
+}
+
 Status Warm(const WarmFlags& flags) {
   RuntimeOptions options = flags.runtime;
   RETURN_IF_ERROR(WriteAtFirstUse(&options));
@@ -87,8 +102,8 @@ Status Warm(const WarmFlags& flags) {
                                       {"writes_dropped", writes.dropped()}}
                    .dump(2));
   } else {
-    fmt::print("{} prompt tokens, {} of them computed; {} chunks written\n",
-               completion.report.prompt_tokens, completion.report.tokens_computed, writes.written);
+    fmt::print("{} prompt tokens, {} of them computed; {}\n", completion.report.prompt_tokens,
+               completion.report.tokens_computed, Written(options.stores, writes));
   }
   if (all_tried && writes.failed + writes.dropped() == 0) {
     RETURN_IF_ERROR(CheckRoom(*runtime, keys.size()));

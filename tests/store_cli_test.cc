@@ -86,6 +86,12 @@ TEST_F(StoreCliTest, WarmFillsAndRunLoads) {
                            dir_ + "/prompt --store ";
   EXPECT_EQ(Json(warm + "'" + dir_ + "/second?writes=second-use'")["written"], chunks);
   EXPECT_EQ(Json(warm + dir_ + "/third --store-writes second-use")["written"], chunks);
+  const std::string both =
+      warm + "'" + dir_ + "/a?writes=always' --store '" + dir_ + "/b?writes=always'";
+  EXPECT_THAT(Run("store " + both).out,
+              HasSubstr(fmt::format("chunks written: {0} to {1}/a, {0} to "
+                                    "{1}/b\n",
+                                    chunks, dir_)));
   const Outcome never = Run("store " + warm + dir_ + "/never --store-writes never");
   EXPECT_EQ(never.exit_code, 1);
   EXPECT_THAT(never.err, HasSubstr("nothing would be kept in " + dir_ + "/never"));
