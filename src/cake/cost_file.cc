@@ -68,8 +68,8 @@ void CostKeeper::Run() {
 void CostKeeper::Save(File& file) {
   std::string text = CostText(file.kept.learners);
   if (text == file.text) return;
-  file.text = std::move(text);
-  const Status written = WriteText(fs_, file.kept.path, file.text);
+  const Status written = WriteText(fs_, file.kept.path, text);
+  if (written) file.text = std::move(text);
   // A directory that is not there has been cleared, and there is nothing to keep costs for.
   const bool failed = !written && written.error().code != ErrorCode::kNotFound;
   if (failed && !file.failed) {

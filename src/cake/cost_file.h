@@ -48,7 +48,7 @@ class CostKeeper {
  private:
   struct File {
     KeptCosts kept;
-    std::string text = {};  // as it was last tried to be written
+    std::string text = {};  // as it was last written
     bool failed = false;
   };
 

@@ -140,6 +140,20 @@ TEST_F(CostFileTest, ThatItIsNotKeptIsSaidOnceAndAgainWhenItWas) {
   EXPECT_EQ(said, 2u);
 }
 
+// A disk that was full for a moment loses nothing, although nothing new is learnt after it.
+TEST_F(CostFileTest, WhatCouldNotBeWrittenIsWrittenLater) {
+  std::filesystem::remove(path_);
+  CountedFiles files;
+  files.Set({.no_space = 1});
+  {
+    const CostKeeper keeper({{path_, {.compute = cost_, .restorer = *restorer_}}}, Seconds(1e-3),
+                            files);
+    EXPECT_TRUE(Eventually([&] { return files.first > 0; }));
+    files.Set({});
+  }
+  EXPECT_TRUE(Teaches());
+}
+
 // A store may take long for it.
 TEST_F(CostFileTest, WhatIsLearntWhileItIsSavedIsSavedAtTheEnd) {
   CountedFiles files;
