@@ -73,6 +73,11 @@ TEST(RopeTest, YarnsFrequencies) {
   // Every pair of so small a head turns more often than either bound.
   rope = {.kind = RopeConfig::Kind::kYarn, .factor = 4, .original_max_positions = 100'000'000};
   expect(16, {{0, 1.0}, {7, 0.0003162277862429619}});
+  rope.original_max_positions = 6;  // every pair turns less often than either bound
+  expect(16, {{0, 1.0}, {1, 0.07905694097280502}, {7, 7.905694656074047e-05}});
+  rope.original_max_positions = 256;
+  rope.theta = 2;  // the upper bound is beyond the head
+  expect(16, {{2, 0.8408964276313782}, {3, 0.7266185283660889}, {7, 0.38796907663345337}});
 }
 
 // What transformers' build_alibi_tensor gives, after its rounding to bf16.
