@@ -9,6 +9,7 @@
 
 #include "app/flags.h"
 #include "app/input.h"
+#include "store/store_look.h"
 
 namespace kvcake {
 namespace {
@@ -51,20 +52,25 @@ Status CheckRoom(const Runtime& runtime, size_t chunks) {
   return {};
 }
 
-// Whether the chunks are still in a store: where a file system has less room than the store may
-// take, each was written without a fault, and others took its place.
+// Whether the chunks are still in a store: where a file system or a server has less room than the
+// store may take, each was written without a fault, and others took its place.
 Status CheckKept(const Runtime& runtime, std::span<const ChunkKey> keys) {
-  std::vector<bool> kept(keys.size());
-  for (const auto& store : runtime.stores()) {
-    const std::vector<bool> here = store->Residency(keys);
-    for (size_t i = 0; i < kept.size(); ++i) kept[i] = kept[i] || here[i];
+  constexpr Seconds kPatience{30};
+  std::vector<Tier*> stores;
+  for (const auto& store : runtime.stores()) stores.push_back(store.get());
+  const StoreLook look = AskStores(stores, keys, kPatience);
+  const StoreOptions& first = runtime.options().stores[0];
+  if (!look.complete) {
+    return Fail(ErrorCode::kIo, "{} has not said within {} s whether it holds the chunks",
+                first.Place(), kPatience.count());
   }
-  const auto gone = std::ranges::count(kept, false);
+  const auto gone = std::ranges::count(look.held, false);
   if (gone == 0) return {};
   return Fail(ErrorCode::kNoSpace,
-              "{} of the prompt's {} chunks had to make room for others in {}: free space on its "
-              "file system, lower --disk-free-min, or warm less",
-              gone, keys.size(), runtime.options().stores[0].Place());
+              "{} of the prompt's {} chunks had to make room for others in {}: {}, or warm less",
+              gone, keys.size(), first.Place(),
+              first.keeps_files() ? "free space on its file system, lower --disk-free-min"
+                                  : "give the server more memory");
 }
 
 // "19 chunks written"; where several stores are written, how many to each.

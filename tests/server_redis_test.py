@@ -7,8 +7,8 @@ import unittest
 from unittest import mock
 
 from redis_fixture import Redis
-from server_fixture import PROGRAM, OwnServersTest, eventually
-from store_fixture import CHUNKS, ask, kvcake, run
+from server_fixture import MODEL, PROGRAM, OwnServersTest, eventually
+from store_fixture import CHUNKS, TEXT, ask, kvcake, run
 
 
 class RedisStoreTest(OwnServersTest):
@@ -55,6 +55,27 @@ class RedisStoreTest(OwnServersTest):
         again, (other, server) = run(folders[1], shared)
         self.assertEqual(again, answer)
         self.assertEqual((server["reads"], other["written"]), (disk["written"], 0))
+
+    def test_warming_fails_where_its_memory_does_not_hold_the_prompt(self):
+        redis = self.redis()
+
+        def warm():
+            return subprocess.run(
+                [*PROGRAM.split(), "store", "warm", "--model", MODEL, "--ram-capacity", "64MiB",
+                 "--prompt-file", "-", "--store", redis.url], check=False, capture_output=True,
+                input=TEXT, text=True)
+        kept = warm()
+        self.assertEqual(kept.returncode, 0, kept.stderr)
+        full = kvcake("store", "stat", redis.url)
+        self.assertIn(f"{full['chunks']} chunks written", kept.stdout)
+        redis.cli("flushall")
+        for name, value in (("maxmemory", full["used_memory"] - full["bytes"] // 2),
+                            ("maxmemory-policy", "allkeys-lru")):
+            redis.cli("config", "set", name, str(value))
+        lost = warm()
+        self.assertEqual(lost.returncode, 1)
+        self.assertRegex(lost.stderr, f"[1-9][0-9]* of the prompt's {full['chunks']} "
+                         f"chunks had to make room for others in {redis.url}: give the server")
 
     def test_the_tools_see_what_runs_keep(self):
         redis = self.redis("--requirepass", "secret")

@@ -1,5 +1,6 @@
 #include "store/store_look.h"
 
+#include <numeric>
 #include <utility>
 
 #include "base/mutex.h"
@@ -45,7 +46,8 @@ class Answers {
   bool wanted_ GUARDED_BY(mutex_) = true;
 };
 
-void Look(Tier& store, std::span<const ChunkKey> keys, const std::vector<bool>& held,
+// Asks for what is not held; false where the store knows all there is.
+bool Look(Tier& store, std::span<const ChunkKey> keys, const std::vector<bool>& held,
           const std::shared_ptr<Answers>& answers) {
   LookRequest request;
   std::vector<size_t> at;
@@ -54,7 +56,7 @@ void Look(Tier& store, std::span<const ChunkKey> keys, const std::vector<bool>& 
     at.push_back(i);
     request.keys.push_back(keys[i]);
   }
-  if (at.empty()) return;
+  if (at.empty()) return true;
   answers->Expect();
   request.found = [answers, at = std::move(at)](size_t first, const std::vector<bool>& found) {
     const bool wanted = answers->Add(std::span(at).subspan(first), found);
@@ -62,7 +64,9 @@ void Look(Tier& store, std::span<const ChunkKey> keys, const std::vector<bool>& 
     if (!goes_on) answers->EndOne();
     return goes_on;
   };
-  if (!store.Look(std::move(request))) answers->EndOne();
+  const bool asked = store.Look(std::move(request));
+  if (!asked) answers->EndOne();
+  return asked;
 }
 
 }  // namespace
@@ -77,6 +81,19 @@ StoreLook LookInStores(std::span<Tier* const> stores, std::span<const ChunkKey> 
   if (patience.count() == 0) return {.held = std::move(held)};
   const auto answers = std::make_shared<Answers>(held);
   for (Tier* store : stores) Look(*store, keys, held, answers);
+  return answers->Await(until);
+}
+
+StoreLook AskStores(std::span<Tier* const> stores, std::span<const ChunkKey> keys,
+                    Seconds patience) {
+  const TimePoint until = Clock::Real().Now() + patience;
+  const std::vector<bool> none(keys.size());
+  const auto answers = std::make_shared<Answers>(none);
+  std::vector<size_t> all(keys.size());
+  std::iota(all.begin(), all.end(), 0);
+  for (Tier* store : stores) {
+    if (!Look(*store, keys, none, answers)) answers->Add(all, store->Residency(keys));
+  }
   return answers->Await(until);
 }
 

@@ -18,4 +18,9 @@ struct StoreLook {
 StoreLook LookInStores(std::span<Tier* const> stores, std::span<const ChunkKey> keys,
                        std::vector<bool> held, Seconds patience);
 
+// The same of all keys, for those who have to be sure: a store that can be asked is, even for what
+// it has taken, as it may have dropped that since.
+StoreLook AskStores(std::span<Tier* const> stores, std::span<const ChunkKey> keys,
+                    Seconds patience);
+
 }  // namespace kvcake

@@ -64,5 +64,21 @@ TEST_F(StoreLookTest, AStoreThatIsLateIsSaidToBeMissingAndHearsThatItIsNotWanted
   EXPECT_FALSE(other_.asked->found(0, {true, true}));
 }
 
+TEST_F(StoreLookTest, AStoreIsAskedForWhatItTookAndMayHaveDropped) {
+  MemoryTier knows({.layout = SmallLayout()});
+  for (Tier* tier : {static_cast<Tier*>(&one_), static_cast<Tier*>(&knows)}) {
+    ASSERT_TRUE(PutChunk(*tier, SmallLayout(), chain_[1], chain_[0]));
+  }
+  one_.answer = {false, false, true, false};
+  Tier* const stores[] = {&one_, &knows};
+  EXPECT_EQ(AskStores({stores, 1}, chain_, kPatience).held,
+            (std::vector<bool>{false, false, true, false}));
+  const StoreLook both = AskStores(stores, chain_, kPatience);
+  EXPECT_EQ(both.held, (std::vector<bool>{false, true, true, false}));
+  EXPECT_TRUE(both.complete);
+  one_.answer.reset();
+  EXPECT_FALSE(AskStores(stores, chain_, Seconds(1e-3)).complete);
+}
+
 }  // namespace
 }  // namespace kvcake
