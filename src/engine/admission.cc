@@ -8,12 +8,6 @@
 
 namespace kvcake {
 
-Admission::~Admission() {
-  for (auto& sequence : running_) {
-    if (sequence->restoration) sequence->restoration->Abandon();
-  }
-}
-
 uint64_t Admission::PagesBeside(uint64_t kept) const {
   return pool_.pages() - std::min(pool_.pages(), kept + set_aside_);
 }
@@ -99,7 +93,6 @@ bool Admission::Promise(Sequence& sequence, uint64_t spare) {
   promised_.Add(chunks, own);
   sequence.keys_promised = chunks.size();
   sequence.pages_promised = own;
-  sequence.passed_over.reset();
   sequence.unservable.reset();
   return true;
 }

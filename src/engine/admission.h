@@ -36,8 +36,6 @@ class Admission {
   // Borrows both; `keeper` stores what is preempted.
   Admission(const PagePool& pool, ChunkKeeper& keeper, const AdmissionOptions& options)
       : pool_(pool), keeper_(keeper), options_(options) {}
-  // Abandons what runs.
-  ~Admission();
   Admission(const Admission&) = delete;
   Admission& operator=(const Admission&) = delete;
 

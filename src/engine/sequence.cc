@@ -49,7 +49,6 @@ void Sequence::ReleasePages() {
 void Sequence::Preempt(int chunk_tokens) {
   restoration.reset();
   tail_slices.clear();
-  tail.reset();
   chain.reset();
   unproven = false;
   short_since.reset();
