@@ -77,6 +77,32 @@ TEST_F(AdmissionTest, NobodyIsAdmittedAtTheCostOfWhoMayGrow) {
   EXPECT_EQ(admission_.running().size(), 2u);
 }
 
+TEST_F(AdmissionTest, NorOfWhoIsAdmittedJustBeforeIt) {
+  Add(6 * kPoolChunk, 2 * kPoolChunk);
+  Add(8 * kPoolChunk + 1, 1);  // 9: all that is left
+  EXPECT_EQ(Admit(), 1u);
+}
+
+// Those who wait would wait for nothing.
+TEST_F(AdmissionTest, NoPageIsKeptForAnAnswerThatHasAllOfIts) {
+  Sequence& first = Add(6 * kPoolChunk, 2 * kPoolChunk);
+  ASSERT_EQ(Admit(), 1u);
+  first.tokens.resize(8 * kPoolChunk);
+  ASSERT_TRUE(admission_.Grow(first));
+  Add(7 * kPoolChunk + 1, 1);  // 8 of the 8 that are left
+  EXPECT_EQ(Admit(), 1u);
+}
+
+// It would be restored only to give its pages back again.
+TEST_F(AdmissionTest, OneAloneGrowsIntoWhatOthersHold) {
+  Sequence& alone = Add(7 * kPoolChunk, 4 * kPoolChunk);
+  ASSERT_EQ(Admit(), 1u);
+  admission_.SetHeld(12);  // leaves the 8 that it has
+  alone.tokens.resize(9 * kPoolChunk);
+  EXPECT_TRUE(admission_.Grow(alone));
+  EXPECT_EQ(admission_.preemptions(), 0u);
+}
+
 TEST_F(AdmissionTest, NoTenantRunsMoreThanItMayAndTheyTakeTurns) {
   Admission admission{*pool_, keeper_, {.max_sequences = 3, .tenant_running_max = 2}};
   const auto add = [&](SequenceId id, const char* tenant) {
@@ -115,6 +141,7 @@ TEST_F(AdmissionTest, WhoGrowsTakesPagesFromTheYoungestWhichIsAdmittedFirst) {
   ASSERT_EQ(Admit(), 2u);
   Add(1, 1);
   youngest.table.push_back(*pool_->Draw());
+  youngest.tail_page = *pool_->Draw();
   youngest.kv_tokens = kPoolChunk;
   oldest.tokens.resize(9 * kPoolChunk);
   EXPECT_TRUE(admission_.Grow(oldest));
@@ -142,6 +169,18 @@ TEST_F(AdmissionTest, TheYoungestThatGrowsPreemptsItself) {
   EXPECT_FALSE(admission_.Grow(youngest));
   EXPECT_EQ(admission_.running().size(), 1u);
   EXPECT_EQ(youngest.state, Sequence::State::kWaiting);
+}
+
+TEST_F(AdmissionTest, WhoComesBackIsPromisedPagesForWhatItHasSaid) {
+  Sequence& first = Add(kPoolChunk, 1);
+  Sequence& second = Add(2 * kPoolChunk, 9 * kPoolChunk);
+  ASSERT_EQ(Admit(), 2u);
+  second.tokens.resize(5 * kPoolChunk, 1);
+  admission_.PreemptYoungest();
+  EXPECT_EQ(admission_.PagesToRun(second), 6u);
+  Finish(first);
+  ASSERT_EQ(Admit(), 1u);
+  EXPECT_EQ(second.promised(), 6u);
 }
 
 TEST_F(AdmissionTest, ChunksInCommonArePromisedOnce) {
@@ -272,6 +311,36 @@ TEST_F(AdmissionTest, NobodyIsAdmittedWhileSomebodyGoesWithoutAPage) {
   EXPECT_EQ(second.state, Sequence::State::kWaiting);
   Finish(first);
   EXPECT_EQ(Admit(), 2u);
+}
+
+TEST_F(AdmissionTest, TheFirstWithoutAPageSaysSinceWhenSomebodyIs) {
+  for (int i = 0; i < 3; ++i) Add(1, 1);
+  ASSERT_EQ(Admit(), 3u);
+  EXPECT_FALSE(admission_.short_since());
+  for (const int i : {1, 0, 2}) {
+    admission_.running()[i]->short_since = now_;
+    EXPECT_EQ(admission_.short_since(), TimePoint{});
+    now_ += Seconds(1);
+  }
+  admission_.PreemptYoungest();
+  Finish(*admission_.running()[1]);
+  Finish(*admission_.running()[0]);
+  ASSERT_EQ(Admit(), 1u);
+  EXPECT_FALSE(admission_.short_since()) << "one that comes back is not short of a page yet";
+}
+
+TEST_F(AdmissionTest, WhoHasRunSinceIsNotUnservableForAsLongAsBefore) {
+  Sequence& sequence = Add(11 * kPoolChunk, 1);
+  admission_.SetHeld(10);
+  EXPECT_EQ(admission_.TakeUnservable(now_, Seconds(30)), nullptr);
+  now_ += Seconds(20);
+  admission_.SetHeld(0);
+  ASSERT_EQ(Admit(), 1u);
+  admission_.PreemptYoungest();
+  admission_.SetHeld(10);
+  now_ += Seconds(20);
+  EXPECT_EQ(admission_.TakeUnservable(now_, Seconds(30)), nullptr);
+  EXPECT_EQ(sequence.unservable, now_);
 }
 
 // Long prompts wait: a step costs nothing for their sake while nothing has changed for them.

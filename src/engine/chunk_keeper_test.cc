@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/admission.h"
 #include "engine/sequence_testing.h"
 #include "store/memory_tier.h"
 
@@ -79,6 +80,34 @@ TEST_F(ChunkKeeperTest, WhatIsGeneratedIsOfferedWhenItIsFull) {
   sequence->state = Sequence::State::kDecoding;
   keeper_.PublishFull(*sequence);
   EXPECT_EQ(Held(*sequence), std::vector<bool>(1, true));
+}
+
+// Until it runs again its pages may be needed for something else.
+TEST_F(ChunkKeeperTest, WhatAPreemptedPromptHasComputedIsOffered) {
+  Admission admission(*pool_, keeper_, {});
+  admission.Add(WaitingSequence(1, 2 * kKeptChunk + 5, 4, 1, kKeptChunk));
+  Sequence& sequence = *admission.Admit({}).at(0);
+  sequence.state = Sequence::State::kPrefilling;
+  for (const ChunkKey& key : sequence.keys) {
+    sequence.table.push_back(pool_->Publish(*pool_->Draw(), key, NumericPath::kF32));
+  }
+  admission.PreemptYoungest();
+  EXPECT_EQ(Held(sequence), std::vector<bool>(2, true));
+}
+
+TEST_F(ChunkKeeperTest, WhatOthersHaveNotProvenIsPublishedWhenItIsComputedOnceMore) {
+  auto sequence = Computed(kKeptChunk);
+  const auto keys = ChunkKeys(sequence->root, sequence->tokens, kKeptChunk);
+  sequence->unproven = true;
+  keeper_.PublishFull(*sequence);
+  EXPECT_FALSE(pool_->Contains(keys[0]));
+  sequence->ReleasePages();
+  sequence->Preempt(kKeptChunk);
+  sequence->keys.clear();
+  sequence->table.push_back(*pool_->Draw());
+  sequence->kv_tokens = kKeptChunk;
+  keeper_.PublishFull(*sequence);
+  EXPECT_TRUE(pool_->Contains(keys[0]));
 }
 
 TEST_F(ChunkKeeperTest, NothingIsOfferedOfARequestThatWantsNothingKept) {

@@ -2,33 +2,12 @@
 // only, and nothing of it is kept or labelled as our own.
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <vector>
 
-#include "base/callback_thread.h"
 #include "engine/engine_testing.h"
 
 namespace kvcake {
 namespace {
-
-// Grants every claim, and counts them.
-class GrantingTier : public MemoryTier {
- public:
-  using MemoryTier::MemoryTier;
-  bool Claim(ClaimRequest request) override {
-    claims += static_cast<int>(request.keys.size());
-    thread_.Soon([request = std::move(request)] {
-      request.done(std::vector(request.keys.size(), ClaimState::kMine));
-    });
-    return true;
-  }
-  std::atomic<int> claims = 0;
-
- private:
-  CallbackThread thread_;
-};
-
-constexpr Seconds kPatience{60};  // for an answer that has to come
 
 constexpr NumericPath kOurs = NumericPath::kF32Fma, kOthers = NumericPath::kF32;
 

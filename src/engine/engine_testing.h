@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <random>
@@ -10,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/callback_thread.h"
 #include "base/check.h"
 #include "base/mutex.h"
 #include "base/temp_dir_testing.h"
@@ -175,6 +177,25 @@ std::unique_ptr<T> MakeTier(const std::string& dir = ModelDir(),
   options.copier = CopierOf(path);
   return std::make_unique<T>(options);
 }
+
+// Grants every claim, and counts them.
+class GrantingTier : public MemoryTier {
+ public:
+  using MemoryTier::MemoryTier;
+  bool Claim(ClaimRequest request) override {
+    claims += static_cast<int>(request.keys.size());
+    thread_.Soon([request = std::move(request)] {
+      request.done(std::vector(request.keys.size(), ClaimState::kMine));
+    });
+    return true;
+  }
+  std::atomic<int> claims = 0;
+
+ private:
+  CallbackThread thread_;
+};
+
+inline constexpr Seconds kPatience{60};  // for an answer that has to come
 
 inline uint64_t PageBytes() {
   return TransformerModel::LayoutFor(LoadModelConfig(ModelDir()).value(), kChunk).page_bytes();

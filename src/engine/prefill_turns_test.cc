@@ -73,6 +73,9 @@ TEST(PrefillTurnsTest, ThoseWhoGetNothingCountOnNothing) {
   const auto turns = TakePrefillTurns(Budget(4), {kRestoring, kRestoring}, TimePoint(), script);
   EXPECT_THAT(script.turns, ElementsAre(Script::Turn{0, 4, 1.0}, Script::Turn{1, 0, 0.0}));
   EXPECT_EQ(turns.wanted_chunk, 0) << "of the first";
+  Script less({1, 40, 1});  // leaves half a chunk
+  TakePrefillTurns(Budget(4), {kRestoring, kTail, kRestoring}, TimePoint(), less);
+  EXPECT_EQ(less.turns[2], (Script::Turn{2, 0, 0.0}));
 }
 
 TEST(PrefillTurnsTest, AChunkIsForcedInOnceAndWhereThereIsRoom) {
@@ -117,6 +120,16 @@ TEST(PrefillTurnsTest, RestorationsGetNoMoreThanTheirShare) {
                                         Script::Turn{2, 0, 0.7}, Script::Turn{3, 0, 0.7}))
       << "the prompt has left no chunk";
   EXPECT_THAT(script.tokens_most, ElementsAre(48));
+  Script forced({10, 1});
+  PrefillBudget small = Budget(1);
+  small.room_tokens = 4 * kTurnChunk;
+  small.restorations = ComputeBudget{.chunks = 1, .share = 0.5};
+  TakePrefillTurns(small, {kTail, kRestoring}, TimePoint(), forced);
+  EXPECT_EQ(forced.turns[1], (Script::Turn{1, 0, 0.5})) << "no chunk is forced in for one";
+  Script tailed({2, 9});
+  tailed.one_slice = 2 * kTurnChunk + 5;
+  TakePrefillTurns(budget, {kRestoring, kRestoring}, TimePoint(), tailed);
+  EXPECT_EQ(tailed.turns[1], (Script::Turn{1, 0, 0.7})) << "the prompt's end is of the share";
   Script starved({1});
   budget.restorations->chunks = 0;
   EXPECT_EQ(TakePrefillTurns(budget, {kRestoring}, TimePoint(), starved).wanted_chunk, 0);

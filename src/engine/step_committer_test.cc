@@ -45,7 +45,10 @@ class StepCommitterTest : public testing::Test {
   // How many slices it has learnt from.
   int Learnt(StepPlan plan, double took_s = 0.5) {
     const int before = cost_.fit().samples;
-    committer_.Commit(plan, {.took = Seconds(took_s)});
+    int rows = 0;
+    for (const StepPart& part : plan.parts) rows += part.logit_rows();
+    const std::vector<float> logits(rows);
+    committer_.Commit(plan, {.took = Seconds(took_s), .logits = logits});
     return cost_.fit().samples - before;
   }
 
@@ -71,6 +74,9 @@ TEST_F(StepCommitterTest, LearnsFromASliceOfOnePrompt) {
   StepPart chained = Prefills(0, 50);
   chained.chained = true;
   EXPECT_EQ(Learnt({.parts = {chained}}), 0);
+  const StepPart scored = Prefills(0, 50);
+  scored.sequence->request.prompt_logprobs = true;
+  EXPECT_EQ(Learnt({.parts = {scored}}), 0) << "all the logits took their time";
 }
 
 // Some servers always decode.
@@ -78,7 +84,7 @@ TEST_F(StepCommitterTest, LearnsFromASliceBesideAnswers) {
   const StepPart a = Decodes(), b = Decodes();
   EXPECT_EQ(Learnt({.parts = {a, b, Prefills(0, 48)}}), 1);
   EXPECT_NEAR(cost_.fit().SecondsFor(0, 50), 0.5, 1e-9) << "each token is one of the slice";
-  EXPECT_EQ(Learnt({.parts = {a, b, Prefills(0, 1)}}), 0) << "the answers' step";
+  EXPECT_EQ(Learnt({.parts = {a, b, Prefills(0, 1)}}, 0.03), 0) << "the answers' step";
   EXPECT_EQ(Learnt({.parts = {a, Prefills(0, 48), Prefills(0, 9)}}), 0);
 }
 

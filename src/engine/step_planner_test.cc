@@ -152,6 +152,15 @@ TEST_F(StepPlannerTest, TheShortestNewPromptIsFirstWhenTheScheduleSaysSo) {
   EXPECT_EQ(Parts(planner.Plan()), "2: 0+33s 1: 0+80");
 }
 
+// A scored prompt is restored as soon as that begins.
+TEST_F(StepPlannerTest, NobodyHasWaitedSinceBeforeItWasRestored) {
+  options_.schedule = Schedule::kAdaptive;
+  clock_.Advance(Seconds(100));
+  Restoring(6 * kPlanChunk, /*scores=*/true);
+  Restoring(2 * kPlanChunk, /*scores=*/true);
+  EXPECT_EQ(Parts(Planner().Plan()), "2: 0+32s 1: 0+96s");
+}
+
 TEST_F(StepPlannerTest, NothingToDoIsAnEmptyPlan) {
   StepPlanner planner = Planner();
   const StepPlan plan = planner.Plan();
@@ -401,6 +410,19 @@ TEST_F(StepPlannerTest, DividedPromptsAndAllElseTakeTurns) {
   EXPECT_EQ(next(), "4: 64+32s");
   EXPECT_EQ(next(), "1: 22+1s 2: 98+1s 3: 97+1s 4: 96+1s 5: 192+1s");
   EXPECT_EQ(next(), "1: 23+1s 2: 99+1s 3: 98+1s 4: 97+1s 5: 193+1s") << "none is left";
+}
+
+TEST_F(StepPlannerTest, ADividedPromptThatIsPreemptedIsNotDividedAnyMore) {
+  Sequence& sequence = Divided(6 * kPlanChunk);
+  admission_.SetHeld(10);
+  admission_.PreemptYoungest();
+  admission_.SetHeld(0);
+  ASSERT_EQ(admission_.Admit(clock_.Now()).size(), 1u);
+  sequence.state = Sequence::State::kRestoring;
+  sequence.restoration = Open(sequence);
+  const StepPlan plan = Planner().Plan();
+  EXPECT_FALSE(plan.chained());
+  EXPECT_EQ(Parts(plan), "1: 0+96s");
 }
 
 TEST_F(StepPlannerTest, DividedPromptsFollowEachOtherWhereThereIsNothingElse) {
