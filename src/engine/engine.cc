@@ -252,7 +252,7 @@ std::vector<Slice> Engine::BatchOf(const StepPlan& plan) {
         .tokens = std::span(sequence.tokens).subspan(part.start, part.count),
         .start = part.start,
         .pages = part.pages,
-        .write_kv = part.start >= sequence.kv_tokens || part.claim.count > 0,
+        .write_kv = part.start >= sequence.kv_tokens,
         .logits = sequence.scores_prompt() ? Slice::Logits::kAll
                   : part.samples           ? Slice::Logits::kLast
                                            : Slice::Logits::kNone,
