@@ -107,6 +107,18 @@ TEST_F(EngineChainTest, PromptsThatAreScoredOrSplitAsIsAskedForAreNotDivided) {
   }
 }
 
+TEST_F(EngineChainTest, NobodyWaitsForTheAnswerOfAPromptThatIsDivided) {
+  Start(3);
+  Engine& engine = *world_->engine;
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(engine.Submit(Ask(Prompt(15 * kChunk + 5, 3))));
+  while (planner_.learnt.empty()) ASSERT_TRUE(engine.Step().value());
+  EXPECT_EQ(engine.running(), 1u);
+  ASSERT_TRUE(engine.Step().value());
+  EXPECT_EQ(engine.running(), 2u) << "the first one's prompt is there";
+  while (*engine.Step()) {
+  }
+}
+
 // It would find nothing, and when it is answered would tell what another has asked.
 TEST_F(EngineChainTest, NobodyWaitsForAChainOfAnotherSalt) {
   Start(3);
@@ -242,6 +254,14 @@ TEST_F(EngineChainTest, NoRankComputesMoreOfAPromptThanEachMay) {
   EXPECT_TRUE(leader_->ok());
 }
 
+TEST_F(EngineChainTest, NorMoreThanThisProcessModelTakes) {
+  options_.tokens_max = 1000;
+  Start(2);
+  ASSERT_LT(world_->model->max_batch_tokens(), 430 / 2);
+  EXPECT_FALSE(world_->Answer(Ask(Prompt(430, 1))).chain);
+  EXPECT_TRUE(leader_->ok());
+}
+
 // Decoding sequences and other prompts go on after a chain's step.
 TEST_F(EngineChainTest, WhatAChainThatIsTakenAwayWasToPrefillIsComputedAlone) {
   Start(3);
@@ -268,6 +288,13 @@ TEST_F(EngineChainTest, WhatAChainThatIsTakenAwayWasToPrefillIsComputedAlone) {
   ExpectSame(*got_b, alone.Answer(second));
   EXPECT_TRUE(got_a->chain);
   EXPECT_FALSE(got_b->chain);
+}
+
+TEST_F(EngineChainTest, AChainThatIsTakenAwayDividesNothingMore) {
+  Start(2);
+  EXPECT_TRUE(world_->Answer(Ask(Prompt(350, 1))).chain);
+  world_->engine->SetChain(nullptr, nullptr);
+  EXPECT_FALSE(world_->Answer(Ask(Prompt(350, 2))).chain);
 }
 
 TEST_F(EngineChainTest, SharesTheEngineWithOthers) {

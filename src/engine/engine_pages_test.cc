@@ -4,6 +4,7 @@
 #include <map>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engine/engine_testing.h"
@@ -302,6 +303,40 @@ TEST(EnginePagesTest, ARequestUsesItsChunksOnce) {
   EXPECT_EQ(world.engine->write_stats().not_admitted, 9u + 7u);
   world.Answer(Ask(preempted.prompt));
   EXPECT_EQ(world.engine->write_stats().written, 4u) << "now they come up again";
+}
+
+// A device may fail once.
+TEST(EnginePagesTest, AFailedPassEndsItsRequestsAndNoOthers) {
+  class Failing : public ModelDecorator {
+   public:
+    using ModelDecorator::ModelDecorator;
+    Result<std::span<const float>> Forward(std::span<const Slice> batch) override {
+      if (std::exchange(fails, false)) return Fail(ErrorCode::kIo, "the device is gone");
+      return inner_.Forward(batch);
+    }
+    bool fails = false;
+  };
+  World world(nullptr);
+  Failing model(*world.model);
+  world.MakeEngine(model, {.slice_tokens = kSlice, .max_sequences = 2});
+  std::vector<SequenceId> ids;
+  for (int i = 0; i < 3; ++i) {
+    ids.push_back(world.engine->Submit(Ask(Prompt(kChunk + 5, i))).value());
+  }
+  model.fails = true;
+  const auto failed = world.engine->Step();
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().message, "the device is gone");
+  ASSERT_EQ(world.engine->running(), 0u) << "they would run for ever";
+  EXPECT_EQ(world.pool->Stats().referenced, 0u);
+  for (const SequenceId id : {ids[0], ids[1]}) {
+    const auto ended = world.engine->Take(id);
+    ASSERT_TRUE(ended);
+    EXPECT_EQ(ended->finish_reason, FinishReason::kError);
+  }
+  while (world.engine->Step().value()) {
+  }
+  EXPECT_EQ(world.engine->Take(ids[2]).value().tokens.size(), 12u);
 }
 
 }  // namespace

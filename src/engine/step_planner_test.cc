@@ -278,6 +278,16 @@ TEST_F(StepPlannerTest, ItGetsNoneWhereTheStepHasNoRoom) {
   EXPECT_EQ(Parts(Planner().Plan()), "2: 0+10s");
 }
 
+TEST_F(StepPlannerTest, NorWhereAnswersHaveTakenIt) {
+  options_.slice_tokens = kPlanChunk;
+  options_.max_batch_tokens = 10 + kPlanChunk;
+  options_.schedule = Schedule::kAdaptive;
+  Restoring(4 * kPlanChunk);
+  Restoring(10);
+  Decoding(4);
+  EXPECT_EQ(Parts(Planner().Plan()), "3: 4+1s 2: 0+10s");
+}
+
 TEST_F(StepPlannerTest, WithAFullPoolNobodyGoesOnUntilPagesComeBack) {
   Sequence& decoding = Decoding(kPlanChunk);
   Sequence& restoring = Restoring(2 * kPlanChunk + 2);
@@ -423,6 +433,19 @@ TEST_F(StepPlannerTest, ADividedPromptThatIsPreemptedIsNotDividedAnyMore) {
   const StepPlan plan = Planner().Plan();
   EXPECT_FALSE(plan.chained());
   EXPECT_EQ(Parts(plan), "1: 0+96s");
+}
+
+// Its keys end where the chain was to begin.
+TEST_F(StepPlannerTest, ALostChainsPromptIsComputedAfterWhatIsRestored) {
+  Sequence& sequence = Divided(5 * kPlanChunk + 3);
+  sequence.keys = ChunkKeys(sequence.root, std::span(sequence.tokens).first(32), kPlanChunk);
+  sequence.restoration = Open(sequence);
+  sequence.chain.reset();
+  StepPlanner planner = Planner();
+  const StepPlan restores = planner.Plan();
+  EXPECT_EQ(Parts(restores), "1: 0+32");
+  Run(restores);
+  EXPECT_EQ(Parts(planner.Plan()), "1: 32+51s");
 }
 
 TEST_F(StepPlannerTest, DividedPromptsFollowEachOtherWhereThereIsNothingElse) {
