@@ -127,10 +127,23 @@ TEST(PagePoolTest, ReferencedPagesSurviveThatTheirKeysAreDropped) {
   pool->DropCached(std::vector{Key(1), Key(2), Key(3)});
   EXPECT_TRUE(pool->Contains(Key(1)));
   EXPECT_FALSE(pool->Contains(Key(2)));
-  const auto other = pool->Draw();
+  auto other = pool->Draw();
   ASSERT_TRUE(other);
   EXPECT_NE(other->id(), held.id());
   EXPECT_FALSE(pool->Draw()) << "the other is in use";
+  EXPECT_EQ(pool->Stats().evicted, 0u);
+  pool->Publish(*std::move(other), Key(4), NumericPath::kF32);
+  EXPECT_TRUE(pool->Contains(Key(4))) << "its page has forgotten the key before";
+}
+
+TEST(PagePoolTest, PagesThatAreDroppedAreUsedAgain) {
+  auto pool = MakePool(2);
+  for (int i = 1; i <= 2; ++i) {
+    pool->Publish(std::move(*pool->Draw()), Key(i), NumericPath::kF32).Reset();
+  }
+  pool->DropCached();
+  const auto first = pool->Draw(), second = pool->Draw();
+  EXPECT_TRUE(first && second);
   EXPECT_EQ(pool->Stats().evicted, 0u);
 }
 
