@@ -30,7 +30,11 @@ class Script : public PrefillTaker {
   }
   ComputeTurn Ask(int index, const ComputeBudget& budget) override {
     turns.push_back({index, budget.chunks, budget.share});
-    if (ends) return *ends;
+    if (ends) {
+      ComputeTurn turn = *ends;
+      if (turn.kind == ComputeTurn::Kind::kWait) turn.wait_until += Seconds(index);
+      return turn;
+    }
     const int count = std::min(wants_[index], budget.chunks);
     const Claim claim{.first = 10 * index, .count = count};
     return {.kind = count > 0 ? ComputeTurn::Kind::kSlice : ComputeTurn::Kind::kStarved,
@@ -43,7 +47,7 @@ class Script : public PrefillTaker {
 
   std::vector<Turn> turns;
   std::vector<int> tokens_most;
-  std::optional<ComputeTurn> ends;  // of every restoration's turn
+  std::optional<ComputeTurn> ends;  // of every restoration's turn; later ones wait longer
   std::optional<int> one_slice;     // what a slice takes of the step
 
  private:
@@ -159,7 +163,8 @@ TEST(PrefillTurnsTest, TheFirstThatWaitsIsAskedFirst) {
   Script script({1});
   const TimePoint now = TimePoint() + Seconds(5);
   script.ends = ComputeTurn{.kind = ComputeTurn::Kind::kWait, .wait_until = now + Seconds(1)};
-  EXPECT_EQ(TakePrefillTurns(Budget(4), {kRestoring}, now, script).wake_at, now + Seconds(1));
+  EXPECT_EQ(TakePrefillTurns(Budget(4), {kRestoring, kRestoring}, now, script).wake_at,
+            now + Seconds(1));
   script.ends = ComputeTurn{.kind = ComputeTurn::Kind::kDone};
   const auto done = TakePrefillTurns(Budget(4), {kRestoring}, now, script);
   EXPECT_EQ(done.wake_at, now);
