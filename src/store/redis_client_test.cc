@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "store/redis_server_testing.h"
+#include "store/tier_testing.h"
 
 namespace kvcake {
 namespace {
@@ -60,6 +61,26 @@ TEST_F(RedisClientTest, OneServerHasAllKeys) {
   EXPECT_EQ(Get("b"), "value");
 }
 
+// What is asked for behind a value would wait until that has been taken.
+TEST_F(RedisClientTest, ACommandGoesByTheConnectionThatHasTheLeastBytesUnderWay) {
+  const RedisServer server;
+  Open({.seeds = {{"127.0.0.1", server.port()}}, .connections_per_node = 2});
+  const std::string large(1 << 20, 'v');
+  std::vector<int64_t> connections;
+  int left = 3;
+  client_->Send("a", {.words = {"SET", "a"},
+                      .value = {std::as_bytes(std::span(large))},
+                      .done = [&](Result<RespReply>) { --left; }});
+  for (int i = 0; i < 2; ++i) {
+    client_->Send("a", {.words = {"CLIENT", "ID"}, .done = [&](Result<RespReply> reply) {
+                          --left;
+                          connections.push_back(reply ? reply->integer : -1);
+                        }});
+  }
+  while (left > 0) context_.run_one();
+  EXPECT_EQ(connections[0], connections[1]);
+}
+
 TEST_F(RedisClientTest, AServerThatComesBackIsFoundAgain) {
   RedisServer server;
   Open({.seeds = {{"127.0.0.1", server.port()}}, .retry_min = Seconds(0.01)});
@@ -107,6 +128,10 @@ TEST_F(RedisClientTest, AServerThatHasBecomeReadOnlyIsConnectedToAnew) {
   EXPECT_NE(second, first);
   EXPECT_EQ(Set("a")->ErrorWord(), "READONLY");
   EXPECT_EQ(connection(), second) << "not for each command";
+  EXPECT_TRUE(testing_util::Eventually([&] {
+    const std::string id = "id=" + std::to_string(first) + " ";
+    return server.Cli({"CLIENT", "LIST"}).find(id) == std::string::npos;
+  })) << "it is closed once all is answered";
 }
 
 TEST_F(RedisClientTest, AClusterIsFoundFromAnySeedAndKeysGoWhereTheyBelong) {

@@ -79,6 +79,33 @@ TEST_F(RedisConnectionTest, RepliesComeInTheOrderOfManyCommands) {
   EXPECT_EQ(connection_->pending(), 0u);
 }
 
+// What is sent along with the password would be done in another database.
+TEST_F(RedisConnectionTest, NothingIsAskedBeforeTheDatabaseIsChosen) {
+  const RedisServer server({"--requirepass", "secret"});
+  Connect({"127.0.0.1", server.port()}, {.login = {"", "secret"}, .database = 1});
+  EXPECT_THAT(Ask({"CLIENT", "LIST"})->text, HasSubstr(" db=1 "));
+}
+
+TEST_F(RedisConnectionTest, WhatIsLargeMayTakeLongerToBeAnswered) {
+  RedisServer server;
+  Connect(
+      {"127.0.0.1", server.port()},
+      {.stall_timeout = Seconds(3600), .reply_timeout = Seconds(0.05), .slowest_bytes_per_s = 1});
+  ASSERT_TRUE(Ask({"SET", "key", std::string(1000, 'v')}));
+  server.Pause();
+  std::vector<std::byte> landing(1000);
+  std::optional<bool> landed;
+  connection_->Send({.words = {"GET", "key"}, .landing = landing, .done = [&](auto reply) {
+                       landed = reply && reply->landed;
+                     }});
+  context_.run_for(std::chrono::milliseconds(300));
+  EXPECT_FALSE(landed);
+  server.Resume();
+  while (!landed) context_.run_one();
+  EXPECT_TRUE(*landed);
+  EXPECT_EQ(connection_->pending_bytes(), 0u);
+}
+
 TEST_F(RedisConnectionTest, AServerThatIsKilledEndsWhatIsPending) {
   RedisServer server;
   Connect({"127.0.0.1", server.port()});

@@ -58,6 +58,9 @@ TEST(RedisPlace, IsWhatTheUrlSays) {
   EXPECT_EQ(all.tls_files.certificate, "/me.pem");
   EXPECT_EQ(all.tls_files.key, "/me.key");
   EXPECT_EQ(PlaceAt("redis://:word@host/").login.password, "word");
+  const RedisPlace at = PlaceAt("redis://:a@b@host");
+  EXPECT_EQ(at.login.password, "a@b");
+  EXPECT_EQ(at.seeds[0].host, "host");
   EXPECT_EQ(PlaceAt("redis://[::1]:7").seeds, (std::vector<RedisAddress>{{"::1", 7}}));
   const RedisPlace cluster = PlaceAt("rediss+cluster://a,b:7001,[::1]");
   EXPECT_TRUE(cluster.is_cluster && cluster.is_tls);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <thread>
 
 #include "store/redis_claims.h"
 #include "store/redis_client.h"
@@ -86,6 +87,30 @@ TEST_F(RedisScriptTest, ASlotThatHasMovedIsAskedForWhereItIsFromThenOn) {
   EXPECT_EQ(looks_, 1) << "not as often as somebody wants to";
 }
 
+TEST_F(RedisScriptTest, WhileNoMoreConnectionsAreToBeHadTheOneThatIsUpServes) {
+  ScriptedRedis node(context_, [](const Words& words) {
+    return words[0] == "GET" ? Bulk("value") : "";  // it hangs up
+  });
+  Open({.seeds = {{"127.0.0.1", node.port()}},
+        .connections_per_node = 2,
+        .retry_min = Seconds(3600),
+        .retry_max = Seconds(3600)});
+  // The second command is sent while the first one is under way.
+  const auto both = [&](const std::string& second) {
+    std::vector<bool> answered;
+    for (const std::string& word : {std::string("GET"), second}) {
+      client_->Send("foo", {.words = {word, "foo"}, .done = [&](Result<RespReply> reply) {
+                              answered.push_back(reply.has_value());
+                            }});
+    }
+    RunUntil([&] { return answered.size() == 2; });
+    return std::count(answered.begin(), answered.end(), true);
+  };
+  EXPECT_EQ(both("QUIT"), 1);
+  EXPECT_EQ(both("GET"), 2);
+  EXPECT_EQ(node.connections(), 2);
+}
+
 TEST_F(RedisScriptTest, EverySlotOfARangeIsItsNodes) {
   uint16_t port = 0;
   ScriptedRedis node(context_, [&](const Words& words) {
@@ -142,6 +167,23 @@ TEST_F(RedisScriptTest, ANodeThatCannotAnswerHasTheSlotsLookedForAgain) {
   }
 }
 
+// The node itself is not to be tried again for an hour.
+TEST_F(RedisScriptTest, WhoHasTheSlotsOfALostNodeIsAskedUntilSomebodyHas) {
+  uint16_t port = 0;
+  bool is_replaced = false;
+  ScriptedRedis lost(context_, [](const Words&) { return ""; });
+  ScriptedRedis other(context_, [&](const Words& words) {
+    if (words[0] == "CLUSTER") return ++looks_, AllSlotsAt(is_replaced ? port : lost.port());
+    return Bulk("value");
+  });
+  port = other.port();
+  OpenCluster(other);
+  EXPECT_NE(Get("foo"), "value");
+  ASSERT_TRUE(RunUntil([&] { return looks_ == 2; }));
+  is_replaced = true;
+  EXPECT_TRUE(RunUntil([&] { return Get("foo") == "value"; }));
+}
+
 TEST_F(RedisScriptTest, WhereANodeIsLostOthersAreAskedWhoHasItsSlots) {
   uint16_t port = 0;
   ScriptedRedis lost(context_, [](const Words&) { return ""; });
@@ -154,6 +196,30 @@ TEST_F(RedisScriptTest, WhereANodeIsLostOthersAreAskedWhoHasItsSlots) {
   EXPECT_NE(Get("foo"), "value");
   EXPECT_TRUE(RunUntil([&] { return looks_ == 2; }));
   EXPECT_TRUE(RunUntil([&] { return Get("foo") == "value"; }));
+}
+
+TEST_F(RedisScriptTest, WhatIsAskedOfAClusterThatWasNotToBeFoundWaitsUntilItIs) {
+  uint16_t port = 0;
+  ScriptedRedis node(context_, [&](const Words& words) {
+    if (words[0] != "CLUSTER") return Bulk("value");
+    return looks_++ == 0 ? "-ERR not yet\r\n" : AllSlotsAt(port);
+  });
+  port = node.port();
+  OpenCluster(node);
+  EXPECT_NE(Get("foo"), "value");
+  EXPECT_EQ(Get("foo"), "value");
+}
+
+// Nothing was due from it meanwhile, whether anybody looked or not.
+TEST_F(RedisScriptTest, AConnectionThatWasIdleForLongIsUsedAgain) {
+  ScriptedRedis node(context_, [](const Words&) { return Bulk("value"); });
+  Open({.seeds = {{"127.0.0.1", node.port()}},
+        .connection = {.stall_timeout = Seconds(1), .reply_timeout = Seconds(1)}});
+  EXPECT_EQ(Get("foo"), "value");
+  context_.run_for(std::chrono::milliseconds(1100));
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  EXPECT_EQ(Get("foo"), "value");
+  EXPECT_EQ(node.connections(), 1);
 }
 
 // The name of the one server is another's after a failover.
