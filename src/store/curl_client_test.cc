@@ -18,11 +18,12 @@ class CurlClientTest : public testing::Test {
 
   std::future<Reply> Send(TimePoint until = TimePoint::max(), bool is_wanted = true) {
     const auto reply = std::make_shared<std::promise<Reply>>();
-    client_->Post([=, this] {
-      client_->Send({.url = server_.endpoint() + "/bucket",
-                     .until = until,
-                     .is_wanted = [=] { return is_wanted; },
-                     .done = [=](Reply got) { reply->set_value(std::move(got)); }});
+    CurlClient* const client = client_.get();  // while `client_` may be reset
+    client->Post([=, this] {
+      client->Send({.url = server_.endpoint() + "/bucket",
+                    .until = until,
+                    .is_wanted = [=] { return is_wanted; },
+                    .done = [=](Reply got) { reply->set_value(std::move(got)); }});
     });
     return reply->get_future();
   }
@@ -51,6 +52,23 @@ TEST_F(CurlClientTest, WhatNobodyWantsAnyMoreDoesNotWaitForAConnection) {
   EXPECT_EQ(unwanted.get().error().code, ErrorCode::kCancelled);
   client_.reset();
   EXPECT_FALSE(before.get());
+}
+
+TEST_F(CurlClientTest, AClientThatIsDestroyedAnswersWhatIsUnderWayAndWhatWaits) {
+  server_.SetFault([](const S3Seen&) { return S3Fault{.hangs = true}; });
+  std::future<Reply> replies[] = {Send(), Send()};
+  client_.reset();
+  for (auto& reply : replies) EXPECT_EQ(reply.get().error().code, ErrorCode::kCancelled);
+}
+
+TEST_F(CurlClientTest, WhatIsPutOffOnceItIsClosedIsCalledAtOnce) {
+  std::promise<void> called;
+  client_->Post([&] {
+    client_->Close();
+    // Behind what ends with the client.
+    client_->Post([&] { client_->After(Seconds(3600), [&] { called.set_value(); }); });
+  });
+  ASSERT_EQ(called.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
 }
 
 TEST_F(CurlClientTest, NoMoreThanSomeHeadersAreKept) {

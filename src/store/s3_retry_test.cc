@@ -1,6 +1,7 @@
 // Which requests to S3 are made again, what they find then, and how long they may take.
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "base/log_testing.h"
@@ -148,6 +149,15 @@ TEST_F(S3RetryTest, WhatIsNotRemovedIsNotCounted) {
   EXPECT_EQ(tier->Stats().evicted, 1u);
 }
 
+// Between the look for it and its removal.
+TEST_F(S3RetryTest, WhatAnotherHasRemovedIsNoFailureAndNotCounted) {
+  const auto tier = Open();
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  FailFirst("DELETE", 404);
+  EXPECT_TRUE(tier->Evict(chain_[0]));
+  EXPECT_EQ(tier->Stats().evicted, 0u);
+}
+
 // What came instead of a header is none: the chunk is there still.
 TEST_F(S3RetryTest, AHeaderThatDoesNotComeSaysNothingOfItsChunk) {
   const StoreCodec codec = NaturalCodec(Codec::kLossless, layout_);
@@ -195,6 +205,36 @@ TEST_F(S3RetryTest, APutOfWhatWasBadWaitsUntilThatHasGone) {
   EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kCorrupt);
   ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
   EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), std::nullopt);
+}
+
+TEST_F(S3RetryTest, WhatSeveralReadsFindBadIsRemovedOnce) {
+  const auto tier = Open();
+  server_.SetObject(NameOf(chain_[0]), std::string(layout_.page_bytes(), 'x'));
+  const auto removals = [&] {
+    const auto seen = server_.Requests();
+    return std::ranges::count(seen, "DELETE", &S3Seen::method);
+  };
+  server_.SetFault([](const S3Seen& seen) {
+    return seen.method == "DELETE" ? S3Fault{.status = 503, .hangs = true} : S3Fault{};
+  });
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kCorrupt);
+  }
+  ASSERT_TRUE(Eventually([&] { return removals() > 0; }));
+  EXPECT_EQ(removals(), 1);
+  server_.SetFault(nullptr);
+  server_.CutConnections();
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root())) << "it has waited for the removal";
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), std::nullopt);
+}
+
+TEST_F(S3RetryTest, WhatAReadFindsExpiredGoes) {
+  options_.time_to_live = Seconds(3600);
+  const auto tier = Open();
+  ASSERT_TRUE(PutChunk(*tier, layout_, chain_[0], Root()));
+  server_.SetClockAhead(3700);
+  EXPECT_EQ(ReadBack(*tier, layout_, chain_[0], Root()), ErrorCode::kNotFound);
+  EXPECT_TRUE(Eventually([&] { return server_.Names().empty(); }));
 }
 
 }  // namespace

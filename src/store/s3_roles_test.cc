@@ -78,6 +78,17 @@ TEST_F(S3RolesTest, AnInstancesRoleIsUsedAndRenewed) {
   EXPECT_EQ(given_, 3) << "once for all, though no reply to HEAD says why";
 }
 
+TEST_F(S3RolesTest, AllThatWereRefusedTogetherAreAskedAgainByTheNewToken) {
+  StartInstance(/*has_others=*/true);
+  const auto tier = Open();
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_TRUE(PutChunk(*tier, layout_, chain_[i], i == 0 ? Root() : chain_[i - 1]));
+  }
+  server_.SetCredentials({"I", "i", "token 1"});
+  EXPECT_EQ(Held(*tier, chain_), std::vector<bool>(4, true));
+  EXPECT_EQ(given_, 2);
+}
+
 TEST_F(S3RolesTest, ATokenIsRenewedForWhicheverReasonItIsRefused) {
   int number = 0;
   for (const char* const code : {"ExpiredToken", "InvalidToken", "TokenRefreshRequired"}) {
