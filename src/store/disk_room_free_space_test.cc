@@ -90,6 +90,14 @@ TEST_F(FreeSpaceTest, WhatIsWrittenHereMeanwhileIsNoReasonToGiveUp) {
   EXPECT_EQ(Stats().evicted, 22u);
 }
 
+TEST_F(FreeSpaceTest, WhereTheSystemWasStillFullWithoutThemNoMoreGoForIt) {
+  room_->NoteStillFull();
+  const auto status = room_->FreeSpace(page_);
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_EQ(Stats().evicted, 0u);
+}
+
 TEST_F(FreeSpaceTest, WhereEvictingFreesNothingAnyMoreItIsNotGoneOnWith) {
   AddOld(60);
   SetFree(10);

@@ -1,6 +1,8 @@
 // In which order chunks are written behind.
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "store/memory_tier.h"
 #include "store/slow_tiers_testing.h"
 #include "store/tier_testing.h"
@@ -81,6 +83,58 @@ TEST_F(WriteOrderTest, NobodyNeedWaitForWhatIsDropped) {
   ASSERT_TRUE(writer.Flush());
   MutexLock lock(tier_.mutex);
   EXPECT_EQ(tier_.disclaimed, (std::vector{OrderKey(1), OrderKey(2)}));
+}
+
+// Reads its page before it waits for the gate, as a staged store does.
+class StagingTier : public NotingTier {
+ public:
+  using NotingTier::NotingTier;
+  Status Put(const ChunkWrite& chunk) override {
+    chunk.page_read();
+    ++staged;
+    ChunkWrite rest = chunk;
+    rest.page_read = nullptr;
+    return NotingTier::Put(rest);
+  }
+  std::atomic<int> staged{0};
+};
+
+// Others wait for what the store will have, whatever becomes of the copy in RAM.
+TEST_F(WriteOrderTest, AClaimLastsWhileTheStoreWritesThoughTheRamTierGivesTheChunkUp) {
+  StagingTier store({.layout = kOrderLayout});
+  WriteBehind writer({&store}, *pool_, {.threads = 3}, &tier_);
+  {
+    MutexLock closed(store.gate), ram_closed(tier_.gate);
+    for (int i = 0; i < 3; ++i) Offer(writer, i, /*awaited=*/true);
+    ASSERT_TRUE(testing_util::Eventually([&] {
+      return store.staged == 3 && writer.Stats().queued == 1;
+    })) << "the RAM tier has two threads";
+    std::vector<PageHandle> pages;
+    while (auto page = pool_->Draw()) pages.push_back(std::move(*page));
+    EXPECT_EQ(writer.Stats().ram.dropped_wanted, 1u);
+    MutexLock lock(store.mutex);
+    EXPECT_TRUE(store.disclaimed.empty());
+  }
+  ASSERT_TRUE(writer.Flush());
+}
+
+// What others wait for is offered again when its prompt is done.
+TEST_F(WriteOrderTest, WhatIsNotKeptIsCountedOnce) {
+  const std::vector<WrittenStore> stores = {{&tier_, StoreWrites::kSecondUse}};
+  WriteBehind writer(stores, *pool_);
+  for (const bool awaited : {true, false}) Offer(writer, 0, awaited);
+  EXPECT_EQ(writer.Stats().not_admitted, 1u);
+}
+
+TEST_F(WriteOrderTest, NobodyWaitsForWhatOnlyTheRamTierGets) {
+  MemoryTier ram({.layout = kOrderLayout});
+  ASSERT_TRUE(testing_util::PutChunk(tier_, kOrderLayout, OrderKey(0), KvIdentity().Root()));
+  WriteBehind writer({&tier_}, *pool_, {}, &ram);
+  Offer(writer, 0, /*awaited=*/true);
+  ASSERT_TRUE(writer.Flush());
+  EXPECT_EQ(ram.Stats().chunks, 1u);
+  MutexLock lock(tier_.mutex);
+  EXPECT_EQ(tier_.disclaimed, std::vector{OrderKey(0)});
 }
 
 TEST_F(WriteOrderTest, NobodyWaitsForWhatAnotherStoreHas) {
