@@ -119,7 +119,8 @@ std::vector<ChunkId> Catalogue::EndScan(bool complete, const std::function<void(
       }
     });
   }
-  // By mtime; a slot that was freed and taken again while the scan ran is there twice.
+  // By mtime; a slot that was freed and taken again while the scan ran is there twice, which
+  // changes no order.
   std::vector<std::pair<uint32_t, SlotId>> order;
   order.reserve(scanned.size());
   InBatches(scanned.size(), between, [&](size_t i) {
@@ -128,7 +129,6 @@ std::vector<ChunkId> Catalogue::EndScan(bool complete, const std::function<void(
       order.emplace_back(slots_[scanned[i]].mtime_s, scanned[i]);
   });
   std::sort(order.begin(), order.end());
-  order.erase(std::unique(order.begin(), order.end()), order.end());
   InBatches(order.size(), between, [&](size_t i) {
     mutex_.AssertHeld();
     const SlotId slot = order[i].second;
