@@ -91,7 +91,8 @@ TEST_F(RedisConnectionTest, WhatIsLargeMayTakeLongerToBeAnswered) {
   Connect(
       {"127.0.0.1", server.port()},
       {.stall_timeout = Seconds(3600), .reply_timeout = Seconds(0.05), .slowest_bytes_per_s = 1});
-  ASSERT_TRUE(Ask({"SET", "key", std::string(1000, 'v')}));
+  const std::string value(1000, 'v');
+  ASSERT_TRUE(Ask(RedisCommand{.words = {"SET", "key"}, .value = {Bytes(value)}}));
   server.Pause();
   std::vector<std::byte> landing(1000);
   std::optional<bool> landed;
