@@ -59,7 +59,9 @@ void ReadSampling(RequestFields* fields, const RequestLimits& limits, GenerateRe
   fields->Read("presence_penalty", -2, 2, &sampling.presence_penalty);
   fields->Read("frequency_penalty", -2, 2, &sampling.frequency_penalty);
   fields->Read("seed", &request->seed);
-  if ((*fields)["seed"].value() == -1) request->seed.reset();  // "any", as vLLM has it
+  // "Any", as vLLM has it. To the parser the largest unsigned number is equal to it.
+  const json& seed = (*fields)["seed"].value();
+  if (seed == -1 && !seed.is_number_unsigned()) request->seed.reset();
   ReadBiases(fields, limits, &sampling);
 }
 

@@ -367,6 +367,8 @@ TEST(OpenAiRequestTest, WholeNumbersMayBeWrittenWithAPoint) {
   EXPECT_EQ(request->top_logprobs, 3);
   EXPECT_EQ(request->min_tokens, 1);
   EXPECT_EQ(With(R"("seed": -1)")->seed, std::nullopt);
+  EXPECT_EQ(With(R"("seed": -1.0)")->seed, std::nullopt);
+  EXPECT_EQ(With(R"("seed": 18446744073709551615)")->seed, static_cast<uint64_t>(-1));
   for (const char* const field :
        {R"("max_tokens": 7.5)", R"("max_tokens": 1e10)", R"("n": 0.0)", R"("logprobs": 20.5)",
         R"("seed": 0.5)", R"("seed": 1e30)", R"("seed": 9007199254740993.0)"}) {
