@@ -159,6 +159,9 @@ TEST(ToolParserTest, Mistral) {
   EXPECT_EQ(answer.content, "[TOOL_CALLS]foo");
   EXPECT_EQ(Calls(answer), R"(bar {"a":1})");
   EXPECT_EQ(Calls(Tools("mistral", "[TOOL_CALLS] f [CALL_ID] abc123def [ARGS] {}")), "f {}");
+  // An array that came before says nothing of a call that stands alone: what follows is dropped.
+  EXPECT_EQ(Calls(Tools("mistral", array + "[TOOL_CALLS]" + kObject + kObject)),
+            kOneCall + ", g {}, " + kOneCall);
 }
 
 // As models write them who are to give a text of several lines.

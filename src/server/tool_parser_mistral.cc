@@ -65,7 +65,6 @@ class MistralParser : public ToolParser {
       std::string text;
       if (finder_.Next(c, &text)) {
         part_ = Part::kMarked;
-        begun_ = false;
         raw_.clear();
       }
       return AddContent(text, out);
@@ -135,8 +134,6 @@ class MistralParser : public ToolParser {
     }
     std::string name = head_.substr(0, head_.find('['));
     while (!name.empty() && IsJsonSpace(name.back())) name.pop_back();
-    if (name.empty()) return GiveUp(out);
-    begun_ = true;
     BeginCall(std::move(name), out);
     part_ = Part::kArguments;
     arguments_ = {};
@@ -155,7 +152,7 @@ class MistralParser : public ToolParser {
   void GiveUp(AnswerDelta* out) {
     part_ = Part::kText;
     std::string raw = std::exchange(raw_, {});
-    const size_t bracket = raw.size() < 2 ? std::string::npos : raw.rfind('[');
+    const size_t bracket = raw.rfind('[');
     const bool in_marker =
         bracket != std::string::npos && kMistralMarker.starts_with(raw.substr(bracket));
     const size_t at = in_marker ? bracket : raw.size() - std::min<size_t>(raw.size(), 1);
