@@ -8,38 +8,14 @@
 #include <thread>
 
 #include "engine/engine_chain_testing.h"
+#include "server/engine_loop_testing.h"
 
 namespace kvcake {
 namespace {
 
-// What one request was told. Checks the order: accepted, tokens, done once.
-class Record : public AnswerSink {
- public:
-  explicit Record(int tokens_max = 1 << 20) : tokens_max_(tokens_max) {}
-  void OnAccepted() override {
-    EXPECT_FALSE(accepted || done);
-    accepted = true;
-  }
-  bool OnToken(const TokenEvent& event) override {
-    EXPECT_TRUE(accepted);
-    EXPECT_FALSE(done);
-    tokens.push_back(event.token);
-    return static_cast<int>(tokens.size()) < tokens_max_;
-  }
-  void OnDone(Result<Completion> completion) override {
-    EXPECT_FALSE(done);
-    result = std::move(completion);
-    done = true;
-  }
-
-  std::atomic<bool> accepted{false};
-  std::atomic<bool> done{false};
-  std::vector<int32_t> tokens;
-  Result<Completion> result = Completion{};
-
- private:
-  const int tokens_max_;
-};
+using testing_util::FirstTokenRecord;
+using testing_util::HeldRecord;
+using testing_util::Record;
 
 // A model that fails when it is told to.
 class FailingModel : public PacedModel {
@@ -235,6 +211,42 @@ TEST_F(EngineLoopTest, WhatARequestWaitedForBeforeItWasSubmittedCountsOnlyWithin
   world_.engine.reset();  // before its model
 }
 
+// Of a request's time before it was submitted only a step that it came into, and that still runs,
+// counts as the engine's: all other waiting was the server's own.
+TEST_F(EngineLoopTest, AStepCountsFromARequestsArrivalOnlyWhereItCameInThatStep) {
+  PacedModel model(*world_.model, Seconds(2e-3));
+  UseModel(model);
+  Loop();
+  const StepMark start = loop_->Now();  // no step runs
+  StepMark in_step, submitted;
+  const auto same = std::make_shared<Record>();
+  const auto later = std::make_shared<Record>();
+  const auto first = std::make_shared<FirstTokenRecord>([&] {
+    in_step = loop_->Now();
+    while (loop_->Now().step_s < in_step.step_s + 20e-3) std::this_thread::yield();
+    submitted = loop_->Now();
+    ASSERT_TRUE(loop_->Submit(Ask(Prompt(10, 2)), same, in_step));
+    ASSERT_TRUE(loop_->Submit(Ask(Prompt(10, 3)), later, start));
+  });
+  ASSERT_TRUE(loop_->Submit(Ask(Prompt(10, 1)), first));
+  Run();
+  for (const std::shared_ptr<Record>& record : {std::shared_ptr<Record>(first), same, later}) {
+    Await(record->done);
+  }
+  const StepMark then = loop_->Now();
+  const auto last = std::make_shared<Record>();
+  ASSERT_TRUE(loop_->Submit(Ask(Prompt(10, 4)), last, in_step));  // that step has ended
+  Await(last->done);
+  StopAndJoin();
+  const double all_s = loop_->Stats().step_s;
+  EXPECT_TRUE(in_step.running);
+  EXPECT_EQ(in_step.steps, start.steps);
+  EXPECT_GE(same->result->steps_s, submitted.step_s - in_step.step_s + 12 * 2e-3);
+  EXPECT_LE(later->result->steps_s, then.step_s - submitted.step_s);
+  EXPECT_LE(last->result->steps_s, all_s - then.step_s);
+  world_.engine.reset();  // before its model
+}
+
 TEST_F(EngineLoopTest, RefusesWhatIsTooManyAndWhatComesTooLate) {
   Loop(/*jobs_max=*/2);
   const auto one = std::make_shared<Record>();
@@ -294,16 +306,6 @@ TEST_F(EngineLoopTest, AShortQueueLosesNobody) {
   }
 }
 
-// Keeps the engine thread until it is let go.
-class HeldRecord : public Record {
- public:
-  void OnAccepted() override {
-    Record::OnAccepted();
-    let_go.get_future().wait();
-  }
-  std::promise<void> let_go;
-};
-
 TEST_F(EngineLoopTest, TellsForHowLongItsThreadHasNotComeAround) {
   Loop();
   EXPECT_EQ(loop_->SinceTurn(), Seconds(0));
@@ -324,19 +326,6 @@ TEST_F(EngineLoopTest, TellsForHowLongItsThreadHasNotComeAround) {
   StopAndJoin();
   EXPECT_EQ(loop_->SinceTurn(), Seconds(0));
 }
-
-// Runs what it is given when its first token comes.
-class FirstTokenRecord : public Record {
- public:
-  explicit FirstTokenRecord(std::function<void()> first) : first_(std::move(first)) {}
-  bool OnToken(const TokenEvent& event) override {
-    if (tokens.empty()) first_();
-    return Record::OnToken(event);
-  }
-
- private:
-  const std::function<void()> first_;
-};
 
 using EngineLoopChainTest = EngineChainTest;
 
