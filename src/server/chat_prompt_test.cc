@@ -86,6 +86,19 @@ TEST(ChatPromptTest, ArgumentsThatAreTooDeepAreRefused) {
   EXPECT_NE(deep.error().message.find("more than 32 deep"), std::string::npos);
 }
 
+// What stands behind an inner object belongs to the outer one again.
+TEST(ChatPromptTest, MembersAreCountedOfTheirOwnObject) {
+  const RequestRules rules{.limits = {.chat = {.object_members_max = 3}}};
+  const auto read = [&](const std::string& kwargs) {
+    const std::string body =
+        R"({"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": )" + kwargs +
+        "}";
+    return ParseChat(ParseBody(body).value(), rules).has_value();
+  };
+  EXPECT_TRUE(read(R"({"a": {"x": 0, "y": 0, "z": 0}, "b": 0, "c": 0})"));
+  EXPECT_FALSE(read(R"({"a": {"x": 0}, "b": 0, "c": 0, "d": 0})"));
+}
+
 // The parser that keeps the order of members looks each up among all before it.
 TEST(ChatPromptTest, ManyLargeObjectsAreRefused) {
   const auto object = [](const std::string& quote) {
