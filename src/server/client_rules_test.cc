@@ -17,11 +17,26 @@ TEST(HostRuleTest, AtLoopbackOnlyItsNamesAreAnswered) {
         "[::1]", "[::ffff:127.0.0.1]", "box.example:1", "box.example."}) {
     EXPECT_FALSE(rule.Check(host)) << host;
   }
-  for (const char* host :
-       {"evil.example", "localhost.evil.example", "127.0.0.1.evil.example",
-        "evil.example:127.0.0.1", "localhost:x", "localhost:80@evil", "localhost evil", "128.0.0.1",
-        "0.0.0.0", "[::2]", "[::1", "[::1]x", "", "[::ffff:10.0.0.1]", ":80", ".", "127.1",
-        "xlocalhost", "evil.example.box.example"}) {
+  for (const char* host : {"evil.example",
+                           "localhost.evil.example",
+                           "127.0.0.1.evil.example",
+                           "evil.example:127.0.0.1",
+                           "localhost:x",
+                           "localhost:123456",
+                           "localhost:80@evil",
+                           "localhost evil",
+                           "128.0.0.1",
+                           "0.0.0.0",
+                           "[::2]",
+                           "[::1",
+                           "[::1]x",
+                           "",
+                           "[::ffff:10.0.0.1]",
+                           ":80",
+                           ".",
+                           "127.1",
+                           "xlocalhost",
+                           "evil.example.box.example"}) {
     const auto error = rule.Check(host);
     ASSERT_TRUE(error) << host;
     EXPECT_EQ(error->status, 403);
@@ -62,6 +77,10 @@ TEST(HostRuleTest, ElsewhereAnyNameUnlessSomeAreGiven) {
   EXPECT_TRUE(some.Check("evil.example"));
   EXPECT_FALSE(HostRule("::1", {}).Check("[::1]:8000"));
   EXPECT_TRUE(HostRule("::1", {}).Check("evil.example"));
+  // The address that it listens at needs no naming, in brackets where clients write it so.
+  const HostRule v6("2001:DB8::7", {"kv.example"});
+  EXPECT_FALSE(v6.Check("[2001:db8::7]:8000"));
+  EXPECT_TRUE(v6.Check("[2001:db8::8]:8000"));
 }
 
 TEST(HostRuleTest, AStrangersNameIsClipped) {
@@ -83,6 +102,7 @@ TEST(OriginRuleTest, PagesOfThisMachineOrOfAList) {
   }
   const OriginRule some({"https://Page.example"});
   EXPECT_EQ(some.Answer("https://page.example"), "https://page.example");
+  EXPECT_EQ(some.Answer("https://PAGE.example"), "https://PAGE.example");  // as it was asked
   EXPECT_EQ(some.Answer("http://page.example"), "");
   EXPECT_EQ(some.Answer("https://page.example:8443"), "");
   EXPECT_EQ(some.Answer("http://localhost"), "");
