@@ -110,6 +110,8 @@ TEST(ToolParserTest, HermesKeepsWhatIsNoCall) {
         R"(<tool_call>{"arguments": {"a": 1}, "na)", "<tool_call>{\"name\" 3}"}) {
     ExpectContentAlone("hermes", text);
   }
+  // What was kept of the first is not said again with the second.
+  ExpectContentAlone("hermes", R"(<tool_call> {"a":x<tool_call> {"b":y)");
 }
 
 TEST(ToolParserTest, Llama3) {
@@ -127,6 +129,9 @@ TEST(ToolParserTest, Llama3) {
         "{}", "{\"name\": \"Bob\"", R"({"name": "f", "parameters": })"}) {
     ExpectContentAlone("llama3_json", text);
   }
+  // One that breaks off does not hide the next.
+  EXPECT_EQ(Calls(Tools("llama3_json", std::string(kObject) + "; {x; " + kObject)),
+            kOneCall + ", " + kOneCall);
 }
 
 TEST(ToolParserTest, Mistral) {

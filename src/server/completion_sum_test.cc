@@ -44,6 +44,12 @@ TEST(CompletionSumTest, PromptsCountOnceAndAnswersAll) {
   EXPECT_EQ(sum.error, "no pages");
 }
 
+// Of which one token each is computed again, whether it was in memory or loaded.
+TEST(CompletionSumTest, PromptsThatWereThereInPartsLackOneTokenEach) {
+  const std::vector<Completion> all = {Answered(256, 128, 128, {1}), Answered(256, 128, 128, {2})};
+  EXPECT_EQ(CachedTokens(SumOf(all, 1)), 255 + 255);
+}
+
 TEST(CompletionSumTest, WhatIsCountedAddsUpAndTimesAreTheLongest) {
   std::vector<Completion> all = {Answered(300, 128, 0, {1}), Answered(300, 128, 0, {2}),
                                  Answered(200, 0, 0, {3})};
