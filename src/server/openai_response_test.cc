@@ -296,6 +296,23 @@ TEST(OpenAiResponseTest, TopLogprobsOfTheSameTextStayApart) {
   EXPECT_EQ(top["A"], -2);
 }
 
+TEST(OpenAiResponseTest, TheChosenTokenIsAmongTheTopWhereItIsNotOneOfThem) {
+  const int32_t chosen = 65, likely = 66;
+  const std::vector<TokenInfo> tokens = {{.token = chosen, .logprob = -9, .top = {{likely, -0.5}}}};
+  AnswerWriter writer = Writer({.logprobs = true});
+  const json top = Events(writer.Event(0, {.content = "x"}, tokens))
+                       .at(0)["choices"][0]["logprobs"]["top_logprobs"][0];
+  EXPECT_EQ(top,
+            json({{DemoTokenizer().Bytes(chosen), -9.0}, {DemoTokenizer().Bytes(likely), -0.5}}));
+}
+
+// What a client had before its answer was given up counts as one: its tenant has used it.
+TEST(OpenAiResponseTest, AnAnswerThatWasCutShortIsOne) {
+  EXPECT_TRUE(HasAnswer({.tokens = {1}, .finish_reason = FinishReason::kCancelled}));
+  EXPECT_FALSE(HasAnswer({.finish_reason = FinishReason::kCancelled}));
+  EXPECT_TRUE(HasAnswer({.finish_reason = FinishReason::kStop}));
+}
+
 // JSON values take ten times what their text does.
 TEST(OpenAiResponseTest, LogprobsOfManyTokensAreWrittenFewAtATime) {
 #ifdef KVCAKE_SANITIZED
