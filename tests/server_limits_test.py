@@ -121,6 +121,15 @@ class LimitsTest(OwnServersTest):
         eventually(server.idle, "pages given back")
         self.assertEqual(server.stop(), 0)
 
+    def test_a_body_that_nobody_reads_counts_no_longer_than_its_request(self):
+        server = self.start("--body-max", "2MiB", "--bodies-max", "3MiB")
+        waiting = [Raw(server), Raw(server)]
+        for raw in waiting:
+            answer = raw.post("/cache/reset", {"user": "x" * 1900000}).read_until(b"\r\n\r\n")
+            self.assertIn(b"HTTP/1.1 200", answer)
+        for raw in waiting:
+            raw.socket.close()
+
     def test_a_header_has_its_own_time(self):
         """Neither a body, an idle connection nor who takes an answer is held to it."""
         server = self.start("--header-timeout", "1s", "--body-timeout", "600s", "--idle-timeout",
