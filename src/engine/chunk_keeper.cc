@@ -34,12 +34,12 @@ void ChunkKeeper::Store(Sequence& sequence) {
 }
 
 void ChunkKeeper::StoreClaimed(const Sequence& sequence, const Claim& slice) {
-  if (sequence.restoration->Progress().mixed_path) return;
   for (int i = slice.first; i < slice.end(); ++i) {
     if (!sequence.restoration->IsClaimed(i)) continue;
     PageHandle page = sequence.restoration->PageOf(i);
     if (!page) continue;
     const NumericPath path = pool_.path(page.id());
+    if (path == NumericPath::kUnknown) continue;
     Offer(sequence, i, path, std::move(page), /*awaited=*/true);
   }
 }

@@ -21,7 +21,8 @@ class ChunkKeeper {
   void Store(Sequence& sequence);
   // Offers those of the chunks of a slice that this process has claimed, before all others: other
   // processes may wait for them. Its restoration has just had it computed. What follows another
-  // numeric path's chunks is not kept: who waits for it is done with that soon.
+  // numeric path's chunks is not kept: who waits for it is done with that soon. What was computed
+  // before one came is.
   void StoreClaimed(const Sequence& sequence, const Claim& slice);
 
  private:
