@@ -8,6 +8,17 @@ from transformers.models.falcon import modeling_falcon
 torch.set_num_threads(1)
 
 
+@contextlib.contextmanager
+def replaced(owner, name, value):
+    """An attribute of something has another value meanwhile."""
+    right = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, right)
+
+
 class Reference:
     """A model directory, read and run by transformers."""
 
@@ -62,11 +73,8 @@ class Reference:
             calls += 1
             return exact(query, key.bfloat16().float(), value.bfloat16().float(), *args, **kwargs)
 
-        functional.scaled_dot_product_attention = rounded
-        try:
+        with replaced(functional, "scaled_dot_product_attention", rounded):
             yield
-        finally:
-            functional.scaled_dot_product_attention = exact
         assert calls > 0, "transformers went around scaled_dot_product_attention"
 
     @contextlib.contextmanager
@@ -90,25 +98,13 @@ class Reference:
     def rotary(self):
         return self.model.base_model.rotary_emb
 
-    @contextlib.contextmanager
     def frequencies(self, change):
         """Replaces RoPE's inverse frequencies by change(frequencies)."""
-        right = self.rotary.inv_freq
-        self.rotary.inv_freq = change(right)
-        try:
-            yield
-        finally:
-            self.rotary.inv_freq = right
+        return replaced(self.rotary, "inv_freq", change(self.rotary.inv_freq))
 
-    @contextlib.contextmanager
     def not_scaled(self):
         """Without what RoPE multiplies cosines and sines by."""
-        right = self.rotary.attention_scaling
-        self.rotary.attention_scaling = 1.0
-        try:
-            yield
-        finally:
-            self.rotary.attention_scaling = right
+        return replaced(self.rotary, "attention_scaling", 1.0)
 
     @contextlib.contextmanager
     def positions(self, change):
@@ -124,15 +120,11 @@ class Reference:
         finally:
             hook.remove()
 
-    @contextlib.contextmanager
     def alibi(self, change):
         """Replaces ALiBi's [heads, 1, keys] by change(alibi)."""
         right = modeling_falcon.build_alibi_tensor
-        modeling_falcon.build_alibi_tensor = lambda *args, **kwargs: change(right(*args, **kwargs))
-        try:
-            yield
-        finally:
-            modeling_falcon.build_alibi_tensor = right
+        return replaced(modeling_falcon, "build_alibi_tensor",
+                        lambda *args, **kwargs: change(right(*args, **kwargs)))
 
 
 def mean_difference(a, b):
