@@ -4,11 +4,10 @@
 
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <utility>
 #include <vector>
 
 #include "engine/engine_testing.h"
-#include "store/tier_testing.h"
+#include "store/slow_tiers_testing.h"
 
 namespace kvcake {
 namespace {
@@ -76,44 +75,19 @@ TEST_F(EnginePathsTest, WhatFollowsThemIsNotKeptWhereItIsClaimed) {
   EXPECT_EQ(world.engine->write_stats().written, 0u);
 }
 
-// Answers reads when it is told to.
-class HeldReadsTier : public GrantingTier {
- public:
-  using GrantingTier::GrantingTier;
-  ReadId Get(ReadRequest request) override {
-    MutexLock lock(mutex_);
-    held_.push_back(std::move(request));
-    return held_.size();
-  }
-  void Cancel(ReadId) override {}
-  void AnswerReads() {
-    MutexLock lock(mutex_);
-    for (ReadRequest& request : std::exchange(held_, {})) MemoryTier::Get(std::move(request));
-  }
-
- private:
-  Mutex mutex_;
-  std::vector<ReadRequest> held_ GUARDED_BY(mutex_);
-};
-
-// Calls `during` in each pass.
-class WatchedModel : public ModelDecorator {
- public:
-  WatchedModel(Model& inner, std::function<void()> during)
-      : ModelDecorator(inner), during_(std::move(during)) {}
-  Result<std::span<const float>> Forward(std::span<const Slice> batch) override {
-    during_();
-    return inner_.Forward(batch);
-  }
-
- private:
-  const std::function<void()> during_;
-};
-
 // Other processes may wait for it.
 TEST_F(EnginePathsTest, WhatIsClaimedAndComputedBeforeThemIsKept) {
+  class Watched : public ModelDecorator {
+   public:
+    using ModelDecorator::ModelDecorator;
+    Result<std::span<const float>> Forward(std::span<const Slice> batch) override {
+      during();
+      return inner_.Forward(batch);
+    }
+    std::function<void()> during;
+  };
   const auto prompt = Prompt(8 * kChunk + 5, 6);
-  const auto tier = MakeTier<HeldReadsTier>();
+  const auto tier = MakeTier<Granting<HungTier>>();
   World(tier.get(), {.path = kOthers}).Answer(Ask(prompt));
   World world(tier.get(), {.path = kOurs, .claims = {.tier = 0, .answer_max = kPatience}});
   const auto keys = ChunkKeys(world.model->identity().Root(), prompt, kChunk);
@@ -124,16 +98,18 @@ TEST_F(EnginePathsTest, WhatIsClaimedAndComputedBeforeThemIsKept) {
           {"fixed_s", 0},
           {"bytes_per_s", static_cast<double>(PageBytes()) / (kPatience.count() / 2)},
           {"read_bytes", PageBytes()}}));
-  WatchedModel model(*world.model, [&] {
-    tier->AnswerReads();
+  Watched model(*world.model);
+  model.during = [&] {
+    tier->Serve();
     EXPECT_TRUE(testing_util::Eventually([&] { return world.pool->Contains(keys[7]); }));
-  });
+  };
   world.MakeEngine(model, {.slice_tokens = kSlice});
   EXPECT_EQ(world.Answer(Ask(prompt)).report.chunks_mixed_path, 1);
   std::vector<bool> held(8);
   for (int i = 0; i < kSlice / kChunk; ++i) held[i] = true;
   held[7] = true;
   EXPECT_EQ(tier->Residency(keys), held);
+  world.engine.reset();  // before the model that it borrows
 }
 
 // Restored from our own chunks at first, then from theirs.

@@ -22,12 +22,14 @@
 #include "model/transformer.h"
 #include "ops/cuda_page_copier.h"
 #include "store/memory_tier.h"
+#include "store/tier_testing.h"
 
 namespace kvcake {
 
 inline constexpr int kChunk = 32;
 inline constexpr int kSlice = 128;
 inline constexpr int kVocab = 512;
+using testing_util::kPatience;
 inline constexpr int kReserved = 16;  // EngineOptions::read_reserve_pages
 
 // A small random model of a published shape on disk, written once for all tests of the process.
@@ -179,9 +181,10 @@ std::unique_ptr<T> MakeTier(const std::string& dir = ModelDir(),
 }
 
 // Grants every claim, and counts them.
-class GrantingTier : public MemoryTier {
+template <typename Base>
+class Granting : public Base {
  public:
-  using MemoryTier::MemoryTier;
+  using Base::Base;
   bool Claim(ClaimRequest request) override {
     claims += static_cast<int>(request.keys.size());
     thread_.Soon([request = std::move(request)] {
@@ -194,8 +197,7 @@ class GrantingTier : public MemoryTier {
  private:
   CallbackThread thread_;
 };
-
-inline constexpr Seconds kPatience{60};  // for an answer that has to come
+using GrantingTier = Granting<MemoryTier>;
 
 inline uint64_t PageBytes() {
   return TransformerModel::LayoutFor(LoadModelConfig(ModelDir()).value(), kChunk).page_bytes();

@@ -23,15 +23,19 @@ class HungTier : public MemoryTier {
   void Cancel(ReadId) override {}
   // Fails all reads that wait.
   void Answer() {
-    std::vector<ReadRequest> reads;
-    {
-      MutexLock lock(mutex_);
-      reads.swap(reads_);
-    }
-    for (ReadRequest& read : reads) read.done({.status = Fail(ErrorCode::kIo, "no answer")});
+    for (ReadRequest& read : TakeReads()) read.done({.status = Fail(ErrorCode::kIo, "no answer")});
+  }
+  // Lets the memory answer them.
+  void Serve() {
+    for (ReadRequest& read : TakeReads()) MemoryTier::Get(std::move(read));
   }
 
  private:
+  std::vector<ReadRequest> TakeReads() {
+    MutexLock lock(mutex_);
+    return std::exchange(reads_, {});
+  }
+
   Mutex mutex_;
   std::vector<ReadRequest> reads_ GUARDED_BY(mutex_);
 };
