@@ -305,8 +305,9 @@ void AddList(CLI::App& app, const std::string& name, std::vector<std::string>* l
            for (const std::string& text : given) {
              for (std::string& element : SplitList(text)) {
                const std::string wrong = check(element);
-               const std::string first_name = name.substr(0, name.find(','));
-               if (!wrong.empty()) throw CLI::ValidationError(first_name, wrong);
+               if (!wrong.empty()) {
+                 throw CLI::ValidationError(name.substr(0, name.find(',')), wrong);
+               }
                list->push_back(std::move(element));
              }
            }
