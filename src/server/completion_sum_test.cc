@@ -44,7 +44,7 @@ TEST(CompletionSumTest, PromptsCountOnceAndAnswersAll) {
   EXPECT_EQ(sum.error, "no pages");
 }
 
-// Of which one token each is computed again, whether it was in memory or loaded.
+// One token of each prompt is computed again, whether it was in memory or loaded.
 TEST(CompletionSumTest, PromptsThatWereThereInPartsLackOneTokenEach) {
   const std::vector<Completion> all = {Answered(256, 128, 128, {1}), Answered(256, 128, 128, {2})};
   EXPECT_EQ(CachedTokens(SumOf(all, 1)), 255 + 255);

@@ -211,8 +211,8 @@ TEST_F(EngineLoopTest, WhatARequestWaitedForBeforeItWasSubmittedCountsOnlyWithin
   world_.engine.reset();  // before its model
 }
 
-// Of a request's time before it was submitted only a step that it came into, and that still runs,
-// counts as the engine's: all other waiting was the server's own.
+// Before a request is submitted only a step that it came into, and that still runs, counts as the
+// engine's: all other waiting was the server's own.
 TEST_F(EngineLoopTest, AStepCountsFromARequestsArrivalOnlyWhereItCameInThatStep) {
   PacedModel model(*world_.model, Seconds(2e-3));
   UseModel(model);
