@@ -84,7 +84,7 @@ Status CheckNumbers(const KvSample& sample) {
 Status Fit(const FitFlags& flags) {
   ASSIGN_OR_RETURN(const std::string text, ReadText(flags.text_file));
   ASSIGN_OR_RETURN(const ModelConfig config,
-                   LoadModelConfig(flags.runtime.model_dir, flags.runtime.within_window));
+                   LoadModelConfig(flags.runtime.model_dir, flags.runtime.config));
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(flags.runtime));
   ASSIGN_OR_RETURN(std::vector<int32_t> tokens, runtime->tokenizer().Encode(text));
   tokens.resize(std::min<size_t>(tokens.size(), flags.tokens));
@@ -130,6 +130,7 @@ void AddCodecCommand(CLI::App& app, int* exit_code) {
       "fit",
       "make the tables of every codec that has some, from what the model computes for a text");
   fit->add_option("--model", flags->runtime.model_dir, "model directory")->required();
+  AddModelConfigFlags(*fit, &flags->runtime.config);
   fit->add_option("--text", flags->text_file, "a text like those that will be kept; - for stdin")
       ->required();
   fit->add_option("--tokens", flags->tokens, "of that text, at most")

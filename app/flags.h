@@ -31,6 +31,8 @@ CLI::Validator Natural();
 void AddChunkTokensFlag(CLI::App& app, int* tokens, const char* help);
 // A flag of a time from a millisecond on.
 void AddSeconds(CLI::App& app, const char* name, Seconds* value, const char* help);
+// A flag of bytes.
+void AddSize(CLI::App& app, const char* name, uint64_t* value, const char* help);
 
 // DefaultSliceTokens, for people.
 inline constexpr char kDefaultSliceTokens[] = "512, with --backend cuda 2048";
@@ -43,12 +45,16 @@ void AddWeightsFlag(CLI::App& app, WeightFormat* weights);
 void AddNumericPathFlag(CLI::App& app, NumericPath* path);
 // --attention-backend.
 void AddAttentionBackendFlag(CLI::App& app, AttentionBackend* backend);
+// --disable-sliding-window and --hf-overrides.
+void AddModelConfigFlags(CLI::App& app, ConfigOptions* options);
 // The flags that every command which runs a model understands.
 void AddModelFlags(CLI::App& app, RuntimeOptions* options);
 // Those, and the ones of commands that answer prompts and keep chunks. `slice_tokens`: the names of
 // the flag that says how many tokens a step computes.
 void AddRuntimeFlags(CLI::App& app, RuntimeOptions* options,
                      const char* slice_tokens = "--slice-tokens");
+// --store, and those that say how stores are used (store_flags.cc).
+void AddStoreFlags(CLI::App& app, RuntimeOptions* options);
 // --schedule, --restore-wait-max, --pass-over-max and --load-order.
 void AddScheduleFlags(CLI::App& app, RuntimeOptions* options);
 // --policy; a name that PolicyFromName knows.

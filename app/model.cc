@@ -12,6 +12,7 @@ namespace {
 
 struct ModelFlags {
   std::string dir, arch;
+  ConfigOptions config;
   SynthShape shape;
   uint64_t seed = 1;
   int chunk_tokens = 128;
@@ -45,7 +46,7 @@ std::string Positions(const ModelConfig& config) {
 }
 
 Status Info(const ModelFlags& flags) {
-  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(flags.dir));
+  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(flags.dir, flags.config));
   const KvLayout layout = TransformerModel::LayoutFor(config, flags.chunk_tokens);
   nlohmann::ordered_json json = {{"family", config.family},
                                  {"layers", config.layers},
@@ -103,6 +104,7 @@ void AddModelCommand(CLI::App& app, int* exit_code) {
 
   CLI::App* info = model->add_subcommand("info", "shape, parameters and KV bytes per token");
   info->add_option("dir", flags->dir, "model directory")->required();
+  AddModelConfigFlags(*info, &flags->config);
   AddChunkTokensFlag(*info, &flags->chunk_tokens, "for the size of a chunk");
   info->add_flag("--json", flags->json, "print JSON");
   RunWhenChosen(info, Info, flags, exit_code);

@@ -30,8 +30,7 @@ Result<std::vector<int32_t>> Tokens(const PerplexityFlags& flags) {
 Result<std::vector<double>> Losses(const PerplexityFlags& flags, std::span<const int32_t> tokens,
                                    NumericPath* path) {
   const RuntimeOptions& options = flags.runtime;
-  ASSIGN_OR_RETURN(const ModelConfig config,
-                   LoadModelConfig(options.model_dir, options.within_window));
+  ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(options.model_dir, options.config));
   ASSIGN_OR_RETURN(PageMemory memory, PageMemoryOf(options.path));
   ASSIGN_OR_RETURN(const auto pool,
                    PagePool::Create(TransformerModel::LayoutFor(config, options.chunk_tokens),

@@ -31,7 +31,8 @@ TEST(FlagsTest, EachOfARuntimesFlagsSetsWhatItNames) {
       "--ram-capacity 3MiB --no-ram-pinned --gpu-memory-utilization 0.75 --staging-capacity 5MiB "
       "--enforce-eager --cuda-device 6 --attention-backend mma --chunk-tokens 64 "
       "--slice-tokens 640 --threads 9 --cpu-list {} --numeric-path f32 --weights int8 "
-      "--disable-sliding-window --schedule fcfs --restore-wait-max 11s --pass-over-max 12s "
+      "--disable-sliding-window --hf-overrides {{}} --schedule fcfs --restore-wait-max 11s "
+      "--pass-over-max 12s "
       "--load-order fair",
       cpu));
   EXPECT_EQ(options.model_dir, "m");
@@ -56,7 +57,8 @@ TEST(FlagsTest, EachOfARuntimesFlagsSetsWhatItNames) {
   EXPECT_THAT(options.cpus, ElementsAre(cpu));
   EXPECT_EQ(options.path, NumericPath::kF32);
   EXPECT_EQ(options.weights, WeightFormat::kInt8);
-  EXPECT_TRUE(options.within_window);
+  EXPECT_TRUE(options.config.within_window);
+  EXPECT_EQ(options.config.overrides, "{}");
   EXPECT_EQ(options.schedule, Schedule::kFcfs);
   EXPECT_EQ(options.restore_wait_max, Seconds(11));
   EXPECT_EQ(options.pass_over_max, Seconds(12));

@@ -15,6 +15,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using testing::HasSubstr;
 using testing::Not;
+using testing::StartsWith;
 
 class RunCliTest : public ProgramTest {
  protected:
@@ -95,6 +96,14 @@ TEST_F(RunCliTest, ModelInfoSaysWhatAModelIs) {
             "rope, theta 10000, linear factor 2");
   EXPECT_EQ(info(golden + "llama31_f32_sharded")["positions"],
             "rope, theta 500000, llama3 factor 8 (1 to 4, original context 64)");
+  const json overridden = json::parse(
+      Run("model info --json " KVCAKE_SOURCE_DIR
+          "/models/demo --hf-overrides '{\"max_position_embeddings\": 16384, \"rope_scaling\": "
+          "{\"rope_type\": \"yarn\", \"factor\": 2, \"original_max_position_embeddings\": "
+          "8192}}'")
+          .out);
+  EXPECT_THAT(overridden["positions"], StartsWith("rope, theta 10000000, yarn factor 2 (32 to 1, original context 8192"));
+  EXPECT_EQ(overridden["context"], 16384);
   const json demo = info(KVCAKE_SOURCE_DIR "/models/demo");
   EXPECT_EQ(demo["bos_token"], 0);
   EXPECT_EQ(demo["eos_tokens"], json::array({0}));

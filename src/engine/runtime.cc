@@ -217,7 +217,7 @@ Status Runtime::OpenEmulated() {
 }
 
 Status Runtime::LoadTokenizer() {
-  ASSIGN_OR_RETURN(config_, LoadModelConfig(options_.model_dir, options_.within_window));
+  ASSIGN_OR_RETURN(config_, LoadModelConfig(options_.model_dir, options_.config));
   ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::Load(options_.model_dir));
   tokenizer_ = std::make_unique<Tokenizer>(std::move(tokenizer));
   // Fine-tunes may name their end token here, and the base model's in config.json.

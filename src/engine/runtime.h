@@ -23,7 +23,6 @@ struct RuntimeOptions {
   // real time. Rates of links are scaled down with its chunks. Of model_dir, where it is given, the
   // tokenizer and the config are used then.
   std::string emulate = {};
-  bool within_window = false;  // LoadModelConfig's
   // The fastest first; chunks are loaded from all at once, and new ones kept in the first. None:
   // chunks are neither loaded nor kept.
   std::vector<StoreOptions> stores = {};
@@ -67,6 +66,7 @@ struct RuntimeOptions {
   std::vector<int> cpus = {};  // that the threads are pinned to; empty: wherever they are put
   NumericPath path = NumericPath::kUnknown;  // kUnknown: the fastest of this machine
   WeightFormat weights = WeightFormat::kBf16;
+  ConfigOptions config = {};  // how config.json of model_dir is read
   // What is learnt of costs stays beside the stores; false: as another process leaves it.
   bool keep_costs = true;
 };

@@ -137,6 +137,35 @@ Result<json> ReadObject(const std::string& path) {
   return Fail(ErrorCode::kInvalidArgument, "{}: not a JSON object", path);
 }
 
+constexpr char kOverrides[] = "--hf-overrides";
+
+Result<json> ReadOverrides(const std::string& text) {
+  if (text.empty()) return json::object();
+  ASSIGN_OR_RETURN(json object, ParseJson(text, kOverrides));
+  if (object.is_object()) return object;
+  return Fail(ErrorCode::kInvalidArgument,
+              "{}: not a JSON object, as {{\"max_position_embeddings\": 65536}}", kOverrides);
+}
+
+// A name that is misspelt would leave the model as it is, and nobody would know.
+Status CheckOverridesAreOfUse(const json& object, const json& overrides, const ModelConfig& config,
+                              const std::string& path) {
+  for (const auto& [name, value] : overrides.items()) {
+    if (object.contains(name) || value.is_null()) continue;
+    json without = overrides;
+    without.erase(name);
+    json rest = object;
+    rest.update(without);
+    if (const auto same = ReadModelConfig(rest, path); same && *same == config) {
+      return Fail(ErrorCode::kInvalidArgument,
+                  "{}: {} is not in config.json, and changes nothing that kvcake reads: is it "
+                  "spelt right?",
+                  kOverrides, name);
+    }
+  }
+  return {};
+}
+
 // kvcake computes full attention only, which is the same as far as the window reaches.
 Status EndWithWindow(const std::string& path, bool within_window, ModelConfig* config) {
   if (config->sliding_window == 0) return {};
@@ -182,12 +211,17 @@ Status CheckRunnable(const ModelConfig& c, const std::string& source) {
   return require(c.vocab_size > 0, "vocab_size", c.vocab_size, "a token");
 }
 
-Result<ModelConfig> LoadModelConfig(const std::string& dir, bool within_window) {
+Result<ModelConfig> LoadModelConfig(const std::string& dir, const ConfigOptions& options) {
   RETURN_IF_ERROR(CheckModelDir(dir));
-  const std::string path = dir + "/config.json";
+  std::string path = dir + "/config.json";
   ASSIGN_OR_RETURN(const json object, ReadObject(path));
-  ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(object, path));
-  RETURN_IF_ERROR(EndWithWindow(path, within_window, &config));
+  ASSIGN_OR_RETURN(const json overrides, ReadOverrides(options.overrides));
+  if (!overrides.empty()) path += fmt::format(" with {}", kOverrides);
+  json overridden = object;
+  overridden.update(overrides);
+  ASSIGN_OR_RETURN(ModelConfig config, ReadModelConfig(overridden, path));
+  RETURN_IF_ERROR(CheckOverridesAreOfUse(object, overrides, config, path));
+  RETURN_IF_ERROR(EndWithWindow(path, options.within_window, &config));
   RETURN_IF_ERROR(CheckRunnable(config, path));
 
   const std::string generation_path = dir + "/generation_config.json";
@@ -197,7 +231,7 @@ Result<ModelConfig> LoadModelConfig(const std::string& dir, bool within_window) 
     return tl::unexpected(generation.error());
   }
   const JsonField generation_fields(*generation, generation_path);
-  if (!generation_fields["eos_token_id"].null()) {
+  if (!generation_fields["eos_token_id"].null() && !overrides.contains("eos_token_id")) {
     ASSIGN_OR_RETURN(config.eos_tokens, ReadEos(generation_fields, config.vocab_size));
   }
   return config;

@@ -97,11 +97,19 @@ struct ModelConfig {
   int64_t parameters() const;  // embeddings counted once when tied
 };
 
+struct ConfigOptions {
+  // Where a window slides, which is not supported, the context ends with it, and the model is
+  // exact.
+  bool within_window = false;
+  // A JSON object whose members stand for those of config.json, as of vLLM's --hf-overrides. One
+  // that config.json does not have, and that changes nothing, is kInvalidArgument.
+  std::string overrides = {};
+};
+
 // Reads DIR/config.json and DIR/generation_config.json (optional). What kvcake cannot run exactly
 // as Hugging Face transformers runs it is refused by name (kUnsupported); a missing or senseless
-// field is kInvalidArgument and names it. `within_window`: where a window slides, which is not
-// supported, the context ends with it, and the model is exact.
-Result<ModelConfig> LoadModelConfig(const std::string& dir, bool within_window = false);
+// field is kInvalidArgument and names it.
+Result<ModelConfig> LoadModelConfig(const std::string& dir, const ConfigOptions& options = {});
 // Whether kvcake's kernels can run the shape; kUnsupported names the field, after `source`.
 Status CheckRunnable(const ModelConfig& config, const std::string& source);
 // The text of a config.json that LoadModelConfig reads as `config`; kInvalidArgument when its

@@ -407,6 +407,40 @@ TEST_F(ConfigTest, GenerationConfigOverridesEos) {
   EXPECT_THAT(Load(Good()).error().message, HasSubstr("generation_config.json"));
 }
 
+TEST_F(ConfigTest, OverridesStandForMembersOfTheFile) {
+  const json yarn = {
+      {"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 8192}};
+  json config = Good();
+  config["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
+  Write("generation_config.json", R"({"eos_token_id": 9})");
+  ASSERT_TRUE(Load(config));
+  const auto with = [&](const json& overrides) {
+    return LoadModelConfig(dir_, {.overrides = overrides.dump()});
+  };
+  auto loaded = with({{"rope_scaling", yarn}, {"eos_token_id", 7}, {"hidden_act", "silu"}});
+  ASSERT_TRUE(loaded) << loaded.error().message;
+  json written = config;
+  written["rope_scaling"] = yarn;
+  ModelConfig want = *Load(written);
+  want.eos_tokens = {7};
+  EXPECT_EQ(*loaded, want) << "as if the file said so, and nothing of the old object is left";
+  Load(config);
+  EXPECT_EQ(with({{"rope_scaling", nullptr}, {"sliding_window", nullptr}})->rope.kind,
+            RopeConfig::Kind::kPlain);
+
+  const auto refusal = [&](const std::string& overrides) {
+    return LoadModelConfig(dir_, {.overrides = overrides}).error();
+  };
+  for (const char* nonsense : {"{", "[]", "3", "{\"a\": 1} 2"}) {
+    EXPECT_EQ(refusal(nonsense).code, ErrorCode::kInvalidArgument) << nonsense;
+    EXPECT_THAT(refusal(nonsense).message, HasSubstr("--hf-overrides: ")) << nonsense;
+  }
+  EXPECT_THAT(refusal(R"({"hidden_size": 0})").message,
+              HasSubstr("config.json with --hf-overrides: hidden_size"));
+  EXPECT_THAT(refusal(R"({"rope_theta": 5000, "rope_scalling": {}})").message,
+              HasSubstr("rope_scalling is not in config.json, and changes nothing"));
+}
+
 TEST_F(ConfigTest, TokensThatTheVocabularyLacksAreNone) {
   json config = Good();
   config["bos_token_id"] = 49151;

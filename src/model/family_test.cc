@@ -110,7 +110,7 @@ TEST_F(FamilyTest, MistralHasAWindowUnlessItSaysNot) {
   const json longer = With(mistral, {{"max_position_embeddings", 32768}});
   ExpectRefused(longer, "sliding_window is 4096, smaller than the context of 32768");
   ExpectRefused(longer, "--disable-sliding-window");
-  const auto within = LoadModelConfig(dir_, /*within_window=*/true);
+  const auto within = LoadModelConfig(dir_, {.within_window = true});
   EXPECT_EQ(within.value(), config) << "but for its positions it is the same";
   EXPECT_EQ(within->max_positions, 4096);
   Read(With(longer, {{"sliding_window", nullptr}}));
