@@ -102,7 +102,8 @@ TEST_F(RunCliTest, ModelInfoSaysWhatAModelIs) {
           "{\"rope_type\": \"yarn\", \"factor\": 2, \"original_max_position_embeddings\": "
           "8192}}'")
           .out);
-  EXPECT_THAT(overridden["positions"], StartsWith("rope, theta 10000000, yarn factor 2 (32 to 1, original context 8192"));
+  EXPECT_THAT(overridden["positions"],
+              StartsWith("rope, theta 10000000, yarn factor 2 (32 to 1, original context 8192"));
   EXPECT_EQ(overridden["context"], 16384);
   const json demo = info(KVCAKE_SOURCE_DIR "/models/demo");
   EXPECT_EQ(demo["bos_token"], 0);
