@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <span>
 
 #include "app/config_file.h"
 #include "app/flags.h"
@@ -62,6 +63,20 @@ std::string UnknownFlag(const CLI::App& app, const std::vector<std::string>& arg
   return "";
 }
 
+// Says what is wrong with a flag that another text than the command line may have given.
+int RefuseFlags(const CLI::App& app, const CLI::ParseError& error,
+                std::span<const std::string> from_file) {
+  if (app.exit(error) == 0) return 0;  // --help
+  const std::string_view what = error.what();
+  const std::string_view flag = what.substr(0, what.find_first_of(": "));
+  if (std::ranges::any_of(from_file, [&](std::string_view argument) {
+        return argument.substr(0, argument.find('=')) == flag;
+      })) {
+    std::fputs(fmt::format("{} stands in the file of --config.\n", flag).c_str(), stderr);
+  }
+  return 2;
+}
+
 int Run(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_color_mt("kvcake"));  // stdout is for answers
   spdlog::set_pattern("kvcake: %^%l%$: %v");
@@ -77,6 +92,7 @@ int Run(int argc, char** argv) {
       "kvcake COMMAND --help explains a command.");
   int exit_code = 0;
   const std::vector<std::string> given(argv + 1, argv + argc);
+  std::vector<std::string> all;  // and those of --config
   AddRunCommand(app, &exit_code);
   AddChatCommand(app, &exit_code);
   AddServeCommand(app, &exit_code);
@@ -98,7 +114,8 @@ int Run(int argc, char** argv) {
       const int failed = Fatal(arguments.error());
       return arguments.error().code == ErrorCode::kInvalidArgument ? 2 : failed;
     }
-    std::vector<std::string> words = WithEmptyValues(*arguments);
+    all = std::move(*arguments);
+    std::vector<std::string> words = WithEmptyValues(all);
     std::reverse(words.begin(), words.end());  // as CLI11 wants them
     app.parse(std::move(words));
   } catch (const CLI::ExtrasError& error) {
@@ -107,7 +124,7 @@ int Run(int argc, char** argv) {
     Fatal({ErrorCode::kInvalidArgument, unknown});
     return 2;
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    return RefuseFlags(app, error, std::span(all).subspan(std::min(given.size(), all.size())));
   } catch (const std::exception& error) {  // e.g. no memory or threads left for what was asked
     return Fatal({ErrorCode::kResourceExhausted, error.what()});
   }

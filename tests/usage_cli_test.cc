@@ -10,6 +10,7 @@ namespace kvcake {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 using UsageCliTest = ProgramTest;
 
@@ -208,6 +209,10 @@ TEST_F(UsageCliTest, AFileOfFlags) {
   outcome = run(demo + codec + "[run]\nkv-codec = \"lossless\"\n");
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("--kv-codec requires --store"));
+  const std::string place = "--threads stands in the file of --config";
+  EXPECT_THAT(run(demo + "threads = 0\n").err, HasSubstr(place));
+  EXPECT_THAT(Run("run --threads 0 --config " + dir_ + "/flags.toml").err, Not(HasSubstr(place)))
+      << "nor does the file's count then";
   outcome = Run("run --config " + Write("flags.toml", "model = \"x\"\n" + codec) + " " +
                 KVCAKE_SOURCE_DIR "/models/demo");
   EXPECT_EQ(outcome.exit_code, 0) << "the model comes after a flag with a value: " << outcome.err;
