@@ -60,6 +60,11 @@ Status Info(const ModelFlags& flags) {
                                  {"parameters", config.parameters()},
                                  {"kv_bytes_per_token", layout.bytes_per_token()},
                                  {"chunk_bytes", layout.page_bytes()}};
+  if (config.experts.count > 0) {
+    json["experts"] = config.experts.count;
+    json["experts_per_token"] = config.experts.per_token;
+    json["active_parameters"] = config.active_parameters();
+  }
   json["positions"] = Positions(config);
   json["tie_embeddings"] = config.tie_embeddings;
   json["bos_token"] =

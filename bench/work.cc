@@ -1,5 +1,7 @@
 #include "bench/work.h"
 
+#include <algorithm>
+
 namespace kvcake::bench {
 
 namespace {
@@ -11,7 +13,9 @@ ModelWork::ModelWork(const ModelConfig& config) : layers(config.layers) {
   const int64_t hidden = config.hidden_size, q = int64_t{config.heads} * config.head_dim,
                 kv = int64_t{config.kv_heads} * config.head_dim;
   const int64_t mlp_matrices = config.mlp == MlpKind::kSwiGlu ? 3 : 2;
-  tail_weights = hidden * q + mlp_matrices * hidden * config.intermediate_size;
+  const ExpertsConfig& experts = config.experts;
+  tail_weights = hidden * q + hidden * experts.count +
+                 std::max(1, experts.per_token) * mlp_matrices * hidden * config.intermediate_size;
   layer_weights = hidden * (q + 2 * kv) + tail_weights;
   head_weights = hidden * config.vocab_size;
   pair_flops = 4.0 * static_cast<double>(q);

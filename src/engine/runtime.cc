@@ -32,7 +32,7 @@ double AttentionRatio(const ModelConfig& config) {
   const double pair = 4.0 * config.layers * config.heads * config.head_dim;
   const double embeddings =
       static_cast<double>(config.vocab_size) * config.hidden_size * (config.tie_embeddings ? 1 : 2);
-  return pair / (4 * (static_cast<double>(config.parameters()) - embeddings));
+  return pair / (4 * (static_cast<double>(config.active_parameters()) - embeddings));
 }
 
 }  // namespace

@@ -188,6 +188,12 @@ int64_t ModelConfig::parameters() const {
   return sum;
 }
 
+int64_t ModelConfig::active_parameters() const {
+  const int64_t matrices = mlp == MlpKind::kSwiGlu ? 3 : 2;
+  return parameters() - matrices * hidden_size * intermediate_size * layers *
+                            static_cast<int64_t>(experts.count - experts.per_token);
+}
+
 Status CheckRunnable(const ModelConfig& c, const std::string& source) {
   const auto require = [&](bool ok, const char* field, int value, std::string_view need) -> Status {
     if (ok) return {};

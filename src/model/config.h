@@ -38,6 +38,15 @@ enum class NormKind { kRms, kLayer };  // kLayer: the mean is taken away, and th
 // kParallel: x += attention(norm(x)) + mlp(norm(x)). kParallelTwoNorms: ... + mlp(norm'(x)).
 enum class BlockKind { kSequential, kParallel, kParallelTwoNorms };
 enum class MlpKind { kSwiGlu, kGelu };  // kGelu: by the error function, no gate
+// A layer's MLP is those of the likeliest experts of each token, whose outputs are added up by
+// weights that a router gives them.
+struct ExpertsConfig {
+  int count = 0;  // 0: one MLP for all tokens
+  int per_token = 0;
+  bool normalized = false;  // the weights of those add up to 1
+
+  bool operator==(const ExpertsConfig&) const = default;
+};
 // Separate projections; or one tensor with, for each KV head, the query heads that share it, then
 // its key head, then its value head. Multi-query is one such group, multi-head as many as heads.
 enum class QkvKind { kSeparate, kFused };
@@ -59,6 +68,9 @@ struct TensorNames {
   std::string_view gate = "mlp.gate_proj";                 // MlpKind::kSwiGlu
   std::string_view up = "mlp.up_proj";
   std::string_view down = "mlp.down_proj";
+  // With experts: the three above follow "<experts>.<number>.".
+  std::string_view router = {};
+  std::string_view experts = {};
   std::string_view final_norm = "model.norm";
   std::string_view head = "lm_head";
 
@@ -69,7 +81,7 @@ struct TensorNames {
 struct ModelConfig {
   std::string_view family = "llama";  // config.json's model_type, as family.h spells it
   int hidden_size = 0;
-  int intermediate_size = 0;
+  int intermediate_size = 0;  // of each expert, where there are some
   int layers = 0;
   int heads = 0;
   int kv_heads = 0;
@@ -84,6 +96,7 @@ struct ModelConfig {
   RopeConfig rope = {};  // PositionKind::kRope only
   BlockKind block = BlockKind::kSequential;
   MlpKind mlp = MlpKind::kSwiGlu;
+  ExpertsConfig experts = {};
   QkvKind qkv = QkvKind::kSeparate;
   bool qkv_bias = false;
   bool o_bias = false;
@@ -95,6 +108,8 @@ struct ModelConfig {
 
   bool operator==(const ModelConfig&) const = default;
   int64_t parameters() const;  // embeddings counted once when tied
+  // Those that a token meets: all but the experts that it does not go to.
+  int64_t active_parameters() const;
 };
 
 struct ConfigOptions {

@@ -94,9 +94,10 @@ Status CheckWhollyRotated(const JsonField& fields) {
 
 }  // namespace
 
-Result<RopeConfig> ReadRope(const JsonField& fields, int max_position_embeddings) {
+Result<RopeConfig> ReadRope(const JsonField& fields, int max_position_embeddings,
+                            double theta_absent) {
   RopeConfig rope;
-  ASSIGN_OR_RETURN(rope.theta, fields["rope_theta"].Number(1, 1e15, 10000.0));
+  ASSIGN_OR_RETURN(rope.theta, fields["rope_theta"].Number(1, 1e15, theta_absent));
   RETURN_IF_ERROR(CheckWhollyRotated(fields));
   for (const char* name : {"rope_scaling", "rope_parameters"}) {
     if (fields[name].null()) continue;

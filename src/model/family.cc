@@ -38,13 +38,13 @@ Status ReadCommon(const JsonField& fields, const FamilyDefaults& defaults, Model
     config->head_dim = config->hidden_size / config->heads;
   }
   ASSIGN_OR_RETURN(config->vocab_size, fields["vocab_size"].Int(1, kMaxVocab));
-  ASSIGN_OR_RETURN(config->norm_eps, fields["rms_norm_eps"].Number(0, 1, 1e-6));
+  ASSIGN_OR_RETURN(config->norm_eps, fields["rms_norm_eps"].Number(0, 1, defaults.norm_eps));
   ASSIGN_OR_RETURN(config->tie_embeddings,
                    fields["tie_word_embeddings"].Flag(defaults.tie_embeddings));
   RETURN_IF_ERROR(CheckHeads(fields, *config, "num_key_value_heads"));
   ASSIGN_OR_RETURN(const int context,
                    fields["max_position_embeddings"].Int(1, kMaxPositions, defaults.max_positions));
-  ASSIGN_OR_RETURN(config->rope, ReadRope(fields, context));
+  ASSIGN_OR_RETURN(config->rope, ReadRope(fields, context, defaults.rope_theta));
   SetContext(context, config);
   return {};
 }
@@ -167,6 +167,61 @@ void WriteQwen3(const ModelConfig& config, json* out) {
   (*out)["attention_bias"] = config.qkv_bias;
 }
 
+// How many there are, and go to a token.
+Status ReadExperts(const JsonField& fields, const char* count_name, const ExpertsConfig& absent,
+                   ExpertsConfig* experts) {
+  *experts = absent;
+  ASSIGN_OR_RETURN(experts->count, fields[count_name].Int(1, kMaxExperts, absent.count));
+  ASSIGN_OR_RETURN(experts->per_token,
+                   fields["num_experts_per_tok"].Int(1, kMaxExperts, absent.per_token));
+  if (experts->per_token <= experts->count) return {};
+  return fields.Bad(fmt::format("num_experts_per_tok is {}, more than the {} of {}",
+                                experts->per_token, experts->count, count_name));
+}
+
+Status ReadQwen3Moe(const JsonField& fields, const FamilyDefaults& defaults, ModelConfig* config) {
+  RETURN_IF_ERROR(ReadQwen3(fields, defaults, config));
+  ExpertsConfig& experts = config->experts;
+  const char* count_name = fields["num_experts"].null() ? "num_local_experts" : "num_experts";
+  RETURN_IF_ERROR(ReadExperts(fields, count_name, {.count = 128, .per_token = 8}, &experts));
+  ASSIGN_OR_RETURN(experts.normalized, fields["norm_topk_prob"].Flag(false));
+  ASSIGN_OR_RETURN(config->intermediate_size,
+                   fields["moe_intermediate_size"].Int(1, kMaxDimension, 768));
+  ASSIGN_OR_RETURN(const int step, fields["decoder_sparse_step"].Int(1, kMaxLayers, 1));
+  const JsonField dense = fields["mlp_only_layers"];
+  if (step != 1 || !(dense.null() || dense.value().empty())) {
+    return fields.Unsupported(
+        "decoder_sparse_step or mlp_only_layers says that some layers have "
+        "no experts; kvcake runs models where all have");
+  }
+  NameQwenExperts(&config->names);
+  return {};
+}
+
+void WriteQwen3Moe(const ModelConfig& config, json* out) {
+  WriteQwen3(config, out);
+  (*out)["moe_intermediate_size"] = config.intermediate_size;
+  (*out)["num_experts"] = config.experts.count;
+  (*out)["num_experts_per_tok"] = config.experts.per_token;
+  (*out)["norm_topk_prob"] = config.experts.normalized;
+  (*out)["decoder_sparse_step"] = 1;
+  (*out)["mlp_only_layers"] = json::array();
+}
+
+Status ReadMixtral(const JsonField& fields, const FamilyDefaults& defaults, ModelConfig* config) {
+  RETURN_IF_ERROR(ReadCommon(fields, defaults, config));
+  const ExpertsConfig absent = {.count = 8, .per_token = 2, .normalized = true};
+  RETURN_IF_ERROR(ReadExperts(fields, "num_local_experts", absent, &config->experts));
+  NameMixtralExperts(&config->names);
+  return ReadWindowOfAllLayers(fields, 0, config);
+}
+
+void WriteMixtral(const ModelConfig& config, json* out) {
+  WriteMistral(config, out);
+  (*out)["num_local_experts"] = config.experts.count;
+  (*out)["num_experts_per_tok"] = config.experts.per_token;
+}
+
 constexpr Family kFamilies[] = {
     {"llama",
      "LlamaForCausalLM",
@@ -184,6 +239,21 @@ constexpr Family kFamilies[] = {
      {.kv_heads = 32, .head_dim = 128, .max_positions = 32768},
      ReadQwen3,
      WriteQwen3},
+    {"qwen3_moe",
+     "Qwen3MoeForCausalLM",
+     {.kv_heads = 4, .max_positions = 32768},
+     ReadQwen3Moe,
+     WriteQwen3Moe},
+    {"mixtral",
+     "MixtralForCausalLM",
+     {.kv_heads = 8,
+      .max_positions = 131072,
+      .norm_eps = 1e-5,
+      .rope_theta = 1e6,
+      .bos_token = 1,
+      .eos_token = 2},
+     ReadMixtral,
+     WriteMixtral},
     {"falcon",
      "FalconForCausalLM",
      {.max_positions = 2048, .bos_token = 11, .eos_token = 11, .tie_embeddings = true},
@@ -205,6 +275,22 @@ constexpr Family kFamilies[] = {
 }  // namespace
 
 std::span<const Family> Families() { return kFamilies; }
+
+void NameQwenExperts(TensorNames* names) {
+  names->router = "mlp.gate";
+  names->experts = "mlp.experts";
+  names->gate = "gate_proj";
+  names->up = "up_proj";
+  names->down = "down_proj";
+}
+
+void NameMixtralExperts(TensorNames* names) {
+  names->router = "block_sparse_moe.gate";
+  names->experts = "block_sparse_moe.experts";
+  names->gate = "w1";
+  names->up = "w3";
+  names->down = "w2";
+}
 
 std::string JsonText(const json& value) {
   constexpr size_t kShownBytes = 60;

@@ -18,6 +18,8 @@ struct FamilyDefaults {
   int kv_heads = 0;  // 0: as many as heads
   int head_dim = 0;  // 0: hidden_size / heads
   int max_positions = 0;
+  double norm_eps = 1e-6;
+  double rope_theta = 10000;
   int32_t bos_token = -1;
   int32_t eos_token = -1;
   bool tie_embeddings = false;
@@ -50,6 +52,10 @@ Status CheckHeads(const JsonField& fields, const ModelConfig& config, const char
 // yarn what it says of the original context.
 void SetContext(int max_position_embeddings, ModelConfig* config);
 int MaxPositionEmbeddings(const ModelConfig& config);
+
+// What the tensors of experts are called.
+void NameQwenExperts(TensorNames* names);
+void NameMixtralExperts(TensorNames* names);
 
 // What all Falcons have, and the tensor names that go with config->block.
 void DescribeFalcon(ModelConfig* config);

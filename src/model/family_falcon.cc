@@ -116,7 +116,7 @@ Status ReadFalcon(const JsonField& fields, const FamilyDefaults& defaults, Model
   ASSIGN_OR_RETURN(const bool alibi, fields["alibi"].Flag(false));
   config->position = alibi ? PositionKind::kAlibi : PositionKind::kRope;
   if (!alibi) {
-    ASSIGN_OR_RETURN(config->rope, ReadRope(fields, context));
+    ASSIGN_OR_RETURN(config->rope, ReadRope(fields, context, defaults.rope_theta));
   }
   SetContext(context, config);
   return {};

@@ -165,6 +165,48 @@ TEST_F(FamilyTest, QwensDifferInBiasesAndHeadNorms) {
   EXPECT_TRUE(Read(With(qwen3, {{"attention_bias", true}})).o_bias);
 }
 
+TEST_F(FamilyTest, MixturesOfExpertsSayHowManyThereAre) {
+  const json qwen = With(kLlamaLike, {{"model_type", "qwen3_moe"}});
+  ModelConfig config = Read(qwen);
+  EXPECT_EQ(config.experts, (ExpertsConfig{.count = 128, .per_token = 8, .normalized = false}));
+  EXPECT_EQ(config.intermediate_size, 768);
+  EXPECT_TRUE(config.qk_norm);
+  config = Read(With(qwen, {{"num_experts", 16},
+                            {"num_experts_per_tok", 3},
+                            {"norm_topk_prob", true},
+                            {"moe_intermediate_size", 32}}));
+  EXPECT_EQ(config.experts, (ExpertsConfig{.count = 16, .per_token = 3, .normalized = true}));
+  EXPECT_EQ(config.intermediate_size, 32);
+  // As transformers 5 spells it.
+  EXPECT_EQ(Read(With(qwen, {{"num_local_experts", 9}})).experts.count, 9);
+  ExpectRefused(With(qwen, {{"num_experts", 4}}),
+                "num_experts_per_tok is 8, more than the 4 of num_experts");
+  ExpectRefused(With(qwen, {{"num_experts", 4}, {"num_experts_per_tok", 5}}),
+                "num_experts_per_tok is 5");
+  ExpectRefused(With(qwen, {{"num_experts", 0}}), "num_experts is 0");
+  ExpectRefused(With(qwen, {{"decoder_sparse_step", 2}}), "some layers have no experts");
+  ExpectRefused(With(qwen, {{"mlp_only_layers", {0}}}), "some layers have no experts");
+  Read(With(qwen, {{"mlp_only_layers", json::array()}, {"decoder_sparse_step", 1}}));
+
+  json mixtral = With(kLlamaLike, {{"model_type", "mixtral"}});
+  config = Read(mixtral);
+  EXPECT_EQ(config.experts, (ExpertsConfig{.count = 8, .per_token = 2, .normalized = true}));
+  EXPECT_EQ(config.intermediate_size, 96);
+  ExpectRefused(With(mixtral, {{"sliding_window", 1024}}), "sliding_window is 1024");
+  mixtral.erase("rope_theta");
+  mixtral.erase("rms_norm_eps");
+  EXPECT_EQ(Read(mixtral).rope.theta, 1e6);
+  EXPECT_EQ(Read(mixtral).norm_eps, 1e-5);
+}
+
+// Qwen3-30B-A3B's, as its card says: 30.5B in total and 3.3B activated.
+TEST_F(FamilyTest, TokensMeetSomeOfTheExperts) {
+  const auto qwen = SynthArch("qwen3-30b-a3b");
+  EXPECT_NEAR(static_cast<double>(qwen->active_parameters()), 3.3e9, 0.06e9);
+  const auto dense = SynthArch("qwen3-0.6b");
+  EXPECT_EQ(dense->active_parameters(), dense->parameters());
+}
+
 TEST_F(FamilyTest, EachHasHuggingFacesContextWhereItsFileSaysNone) {
   json silent = kLlamaLike;
   silent.erase("max_position_embeddings");

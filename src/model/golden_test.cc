@@ -152,9 +152,10 @@ TEST(GoldenWeightsTest, NoTensorIsLeftOver) {
 TEST_P(GoldenTest, EveryFamilyAgreesWithTransformers) {
   const double tolerance = Bf16Products(GetParam()) ? 0.03 : 0.01;
   const auto dirs = GoldenDirs();
-  ASSERT_GE(dirs.size(), 19u);
+  ASSERT_GE(dirs.size(), 24u);
   for (const auto& dir : dirs) {
     SCOPED_TRACE(dir.filename().string());
+    if (OnCuda(GetParam()) && LoadModelConfig(dir)->experts.count > 0) continue;
     GoldenRig rig(dir, GetParam());
     std::ifstream file(dir / "golden.json");
     const json golden = json::parse(file);

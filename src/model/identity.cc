@@ -64,6 +64,11 @@ void AddBeyondLlama(const ModelConfig& config, KvIdentity* identity) {
     identity->Add("block", BlockKindName(config.block));
   }
   if (config.mlp == MlpKind::kGelu) identity->Add("mlp", "gelu");
+  if (config.experts.count > 0) {
+    identity->Add("experts", config.experts.count)
+        .Add("experts_per_token", config.experts.per_token)
+        .Add("experts_normalized", config.experts.normalized);
+  }
   if (config.qkv == QkvKind::kFused) identity->Add("qkv", "fused-by-kv-head");
   if (config.qkv_bias) identity->Add("qkv_bias", 1);
   if (config.o_bias) identity->Add("o_bias", 1);

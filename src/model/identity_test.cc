@@ -43,6 +43,17 @@ TEST(IdentityTest, EveryNumberThatTurnsAHeadIsPartOfIt) {
   EXPECT_EQ(roots.size(), 16u);
 }
 
+TEST(IdentityTest, ExpertsArePartOfIt) {
+  std::set<ChunkKey> roots;
+  for (const ExpertsConfig& experts : std::initializer_list<ExpertsConfig>{
+           {}, {4, 2, false}, {4, 2, true}, {4, 3, false}, {5, 2, false}}) {
+    ModelConfig config = TinyConfig();
+    config.experts = experts;
+    roots.insert(RootOf(config));
+  }
+  EXPECT_EQ(roots.size(), 5u);
+}
+
 TEST(IdentityTest, ShapesWeightsAndWhatWasLostArePartOfIt) {
   std::set<ChunkKey> roots = {RootOf(TinyConfig()), RootOf(TinyConfig(), Digest{2}),
                               RootOf(TinyConfig(), Digest{1}, "int8"),

@@ -78,6 +78,24 @@ ModelConfig Qwen(std::string_view family, const Size& size, int head_dim, int co
   return config;
 }
 
+ModelConfig Qwen3Moe(const Size& size, const ExpertsConfig& experts) {
+  ModelConfig config = Qwen("qwen3", size, 128, 40960);
+  config.family = "qwen3_moe";
+  config.tie_embeddings = false;
+  config.experts = experts;
+  NameQwenExperts(&config.names);
+  return config;
+}
+
+ModelConfig Mixtral(const Size& size) {
+  ModelConfig config = Llama(size, 32000, 32768, 1e-5);
+  config.family = "mixtral";
+  config.rope.theta = 1e6;
+  config.experts = {.count = 8, .per_token = 2, .normalized = true};
+  NameMixtralExperts(&config.names);
+  return config;
+}
+
 ModelConfig Falcon(const Size& size, int vocab, BlockKind block) {
   ModelConfig config = Llama(size, vocab, 2048, 1e-5);
   config.block = block;
@@ -116,7 +134,9 @@ const std::vector<Arch>& Archs() {
         {"falcon-40b", Falcon({60, 8192, 32768, 128, 8}, 65024, BlockKind::kParallelTwoNorms)},
         {"qwen2.5-0.5b", Qwen("qwen2", {24, 896, 4864, 14, 2}, 64, 32768)},
         {"qwen3-0.6b", Qwen("qwen3", {28, 1024, 3072, 16, 8}, 128, 40960)},
+        {"qwen3-30b-a3b", Qwen3Moe({48, 2048, 768, 32, 4}, {128, 8, true})},
         {"mistral-7b", Mistral({32, 4096, 14336, 32, 8})},
+        {"mixtral-8x7b", Mixtral({32, 4096, 14336, 32, 8})},
     };
   }();
   return archs;

@@ -77,6 +77,8 @@ TEST_F(SynthTest, HasThePublishedSizes) {
   EXPECT_EQ(SynthArch("falcon-40b")->parameters(), 41303293952);
   EXPECT_EQ(SynthArch("qwen2.5-0.5b")->parameters(), 494032768);
   EXPECT_EQ(SynthArch("qwen3-0.6b")->parameters(), 596049920);
+  EXPECT_EQ(SynthArch("qwen3-30b-a3b")->parameters(), 30532122624);
+  EXPECT_EQ(SynthArch("mixtral-8x7b")->parameters(), 46702792704);
   EXPECT_EQ(SynthArch("mistral-7b")->parameters(), 7248023552);
   EXPECT_EQ(SynthArch("longalpaca-7b")->max_positions, 32768);
   EXPECT_EQ(SynthArch("llama-7b-mqa")->kv_heads, 1);

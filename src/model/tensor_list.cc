@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+
 namespace kvcake {
 
 namespace {
@@ -46,9 +48,13 @@ void ListLayer(const ModelConfig& c, int layer, List* list) {
   }
   list->Matrix(name(c.names.o), hidden, query, c.o_bias, Role::kResidual);
   if (c.block != BlockKind::kParallel) list->Norm(name(c.names.mlp_norm), hidden, c.norm);
-  if (c.mlp == MlpKind::kSwiGlu) list->Matrix(name(c.names.gate), inner, hidden, c.mlp_bias);
-  list->Matrix(name(c.names.up), inner, hidden, c.mlp_bias);
-  list->Matrix(name(c.names.down), hidden, inner, c.mlp_bias, Role::kResidual);
+  if (c.experts.count > 0) list->Matrix(name(c.names.router), c.experts.count, hidden, false);
+  for (int i = 0; i < MlpsOf(c); ++i) {
+    const auto of_mlp = [&](std::string_view part) { return MlpTensor(c, layer, i, part); };
+    if (c.mlp == MlpKind::kSwiGlu) list->Matrix(of_mlp(c.names.gate), inner, hidden, c.mlp_bias);
+    list->Matrix(of_mlp(c.names.up), inner, hidden, c.mlp_bias);
+    list->Matrix(of_mlp(c.names.down), hidden, inner, c.mlp_bias, Role::kResidual);
+  }
 }
 
 }  // namespace
@@ -62,6 +68,13 @@ int64_t TensorSpec::elements() const {
 std::string LayerTensor(const ModelConfig& config, int layer, std::string_view name) {
   return fmt::format("{}.{}.{}", config.names.layers, layer, name);
 }
+
+std::string MlpTensor(const ModelConfig& config, int layer, int expert, std::string_view name) {
+  if (config.experts.count == 0) return LayerTensor(config, layer, name);
+  return LayerTensor(config, layer, fmt::format("{}.{}.{}", config.names.experts, expert, name));
+}
+
+int MlpsOf(const ModelConfig& config) { return std::max(1, config.experts.count); }
 
 std::vector<TensorSpec> ListTensors(const ModelConfig& config) {
   std::vector<TensorSpec> tensors;

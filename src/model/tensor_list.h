@@ -22,6 +22,11 @@ struct TensorSpec {
 // "<layers>.<layer>.<name>".
 std::string LayerTensor(const ModelConfig& config, int layer, std::string_view name);
 
+// A tensor of a layer's MLP, or of one of its experts'.
+std::string MlpTensor(const ModelConfig& config, int layer, int expert, std::string_view name);
+// How many MLPs a layer has.
+int MlpsOf(const ModelConfig& config);
+
 // In the order of the forward pass. A tied head is none of them.
 std::vector<TensorSpec> ListTensors(const ModelConfig& config);
 

@@ -64,8 +64,10 @@ uint64_t TransformerModel::MemoryFor(const ModelConfig& config, const Transforme
   const uint64_t floats = rows * (config.hidden_size + heads + 2 * kv_heads + config.head_dim) +
                           logit_rows * (config.hidden_size + config.vocab_size);
   const uint64_t activations = rows * (config.hidden_size + heads + config.intermediate_size);
+  const uint64_t experts =
+      config.experts.count > 0 ? ExpertMlp::MemoryFor(config, rows, options.path) : 0;
   return config.parameters() * (options.weights == WeightFormat::kInt8 ? 1 : 2) +
-         floats * sizeof(float) + activations * ActivationBytes(options.path) + kPlans;
+         floats * sizeof(float) + activations * ActivationBytes(options.path) + experts + kPlans;
 }
 
 Result<std::unique_ptr<TransformerModel>> TransformerModel::Create(
@@ -79,6 +81,10 @@ Result<std::unique_ptr<TransformerModel>> TransformerModel::Create(
   }
   TransformerOptions resolved = options;
   if (resolved.path == NumericPath::kUnknown) resolved.path = BestPath();
+  if (OnCuda(resolved.path) && config.experts.count > 0) {
+    return Fail(ErrorCode::kUnsupported,
+                "--backend cuda runs no mixtures of experts, as of {}: use the CPU", config.family);
+  }
   if (!PathAvailable(resolved.path)) {
     RETURN_IF_ERROR(OnCuda(resolved.path) ? CudaDevice::Get().map([](auto) {}) : Status());
     return Fail(ErrorCode::kUnsupported, "this CPU cannot run the numeric path {}",
@@ -131,6 +137,7 @@ TransformerModel::TransformerModel(const ModelConfig& config, const PagePool& pa
   normed_ = ActivationBuffer(options.path, rows, config.hidden_size);
   attended_ = ActivationBuffer(options.path, rows, config.heads * config.head_dim);
   gated_ = ActivationBuffer(options.path, rows, config.intermediate_size);
+  if (config.experts.count > 0) experts_ = std::make_unique<ExpertMlp>(compute_, config, rows);
   tokens_ = StepArray<int32_t>(compute_, rows);
   positions_ = StepArray<int32_t>(compute_, rows);
   slots_ = StepArray<KvSlot>(compute_, rows);
@@ -240,10 +247,11 @@ void TransformerModel::Qkv(const LayerWeights& layer, const Activations& normed,
 
 // Adds the MLP of `normed` to the residual stream x.
 void TransformerModel::Mlp(const LayerWeights& layer, const Activations& normed, float* x) {
+  if (experts_) return experts_->Add(layer, normed, x);
   const auto up = config_.mlp == MlpKind::kSwiGlu ? MatMulSwiGlu : MatMulGelu;
   const Activations gated = gated_.Rows(normed.rows);
-  up(compute_, normed, layer.up, gated);
-  MatMulAdd(compute_, gated, layer.down, x, config_.hidden_size);
+  up(compute_, normed, layer.mlps[0].up, gated);
+  MatMulAdd(compute_, gated, layer.mlps[0].down, x, config_.hidden_size);
 }
 
 // The wanted rows' logits, and the tokens of those at their end that are sampled, once all of the

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/config.h"
+#include "model/expert_mlp.h"
 #include "model/model.h"
 #include "model/weights.h"
 #include "ops/attention.h"
@@ -115,6 +116,7 @@ class TransformerModel : public Model {
   StepArray<int32_t> positions_;  // [rows]
   StepArray<KvSlot> slots_;       // [rows]
   StepArray<int32_t> wanted_;     // [max_logit_rows], of the rows
+  std::unique_ptr<ExpertMlp> experts_;  // nullptr: there is one MLP for all tokens
   std::vector<AttentionSlice> slices_;  // one a slice of the batch
   std::vector<Slice> batch_;            // as SampledLast orders it
 

@@ -1,5 +1,7 @@
 // The forward pass of every family against a textbook's, in double precision.
+#include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "model/transformer_testing.h"
 
@@ -42,7 +44,8 @@ class Textbook {
     switch (c_.block) {
       case BlockKind::kSequential: {
         const Matrix middle = Sum(x, attention);
-        return Sum(middle, Mlp(Norm(middle, Name(c_.names.mlp_norm), c_.norm)));
+        const Matrix normed = Norm(middle, Name(c_.names.mlp_norm), c_.norm);
+        return Sum(middle, c_.experts.count > 0 ? Experts(normed) : Mlp(normed));
       }
       case BlockKind::kParallel:
         return Sum(x, Sum(attention, Mlp(h)));
@@ -108,10 +111,33 @@ class Textbook {
   // The six heads of the tiny models: 2^-2, 2^-4, 2^-6, 2^-8, then 2^-1 and 2^-3.
   static double Slope(int head) { return std::exp2(head < 4 ? -2 * (head + 1) : -(2 * head - 7)); }
 
-  Matrix Mlp(const Matrix& h) const {
-    Matrix up = Linear(h, Name(c_.names.up), c_.intermediate_size, c_.mlp_bias);
+  // Every expert of every token, of which the likeliest count.
+  Matrix Experts(const Matrix& h) const {
+    const Matrix logits = Linear(h, Name(c_.names.router), c_.experts.count, false);
+    Matrix out(h.size(), std::vector<double>(c_.hidden_size));
+    for (int expert = 0; expert < c_.experts.count; ++expert) {
+      const Matrix made = Mlp(h, expert);
+      for (size_t t = 0; t < h.size(); ++t) {
+        double sum = 0, likelier = 0, sum_of_likeliest = 0;
+        std::vector<double> shares;
+        for (const double logit : logits[t]) sum += shares.emplace_back(std::exp(logit));
+        for (const double share : shares) likelier += share > shares[expert];
+        if (likelier >= c_.experts.per_token) continue;
+        std::ranges::sort(shares, std::greater());
+        for (int i = 0; i < c_.experts.per_token; ++i) sum_of_likeliest += shares[i];
+        const double weight =
+            std::exp(logits[t][expert]) / (c_.experts.normalized ? sum_of_likeliest : sum);
+        for (int i = 0; i < c_.hidden_size; ++i) out[t][i] += weight * made[t][i];
+      }
+    }
+    return out;
+  }
+
+  Matrix Mlp(const Matrix& h, int expert = 0) const {
+    const auto name = [&](std::string_view part) { return MlpTensor(c_, layer_, expert, part); };
+    Matrix up = Linear(h, name(c_.names.up), c_.intermediate_size, c_.mlp_bias);
     if (c_.mlp == MlpKind::kSwiGlu) {
-      const Matrix gate = Linear(h, Name(c_.names.gate), c_.intermediate_size, c_.mlp_bias);
+      const Matrix gate = Linear(h, name(c_.names.gate), c_.intermediate_size, c_.mlp_bias);
       for (size_t t = 0; t < up.size(); ++t) {
         for (size_t i = 0; i < up[t].size(); ++i) {
           up[t][i] *= gate[t][i] / (1 + std::exp(-gate[t][i]));
@@ -122,7 +148,7 @@ class Textbook {
         for (double& value : row) value *= 0.5 * (1 + std::erf(value / std::sqrt(2.0)));
       }
     }
-    return Linear(up, Name(c_.names.down), c_.hidden_size, c_.mlp_bias);
+    return Linear(up, name(c_.names.down), c_.hidden_size, c_.mlp_bias);
   }
 
   void Rotate(Matrix* x) const {
@@ -203,7 +229,7 @@ using TransformerReferenceTest = PathTest;
 KVCAKE_EVERY_PATH_AND_CUDA(TransformerReferenceTest);
 
 TEST_P(TransformerReferenceTest, EveryFamilyAgreesWithTheTextbook) {
-  for (const auto& [name, config] : TinyZoo()) {
+  for (const auto& [name, config] : TinyZooOn(GetParam())) {
     Rig rig(config, GetParam(), 2);
     const auto tokens = Prompt(1, 90);
     const PageTable table = rig.Draw(90);

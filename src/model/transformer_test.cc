@@ -54,7 +54,7 @@ TEST_P(TransformerTest, EverySlicingGivesTheSameLogitsAndPages) {
   const auto tokens = Prompt(2, n);
   std::mt19937 rng(3);
   std::vector<std::tuple<std::string, ModelConfig, WeightFormat>> models;
-  for (const auto& [name, config] : TinyZoo()) {
+  for (const auto& [name, config] : TinyZooOn(GetParam())) {
     models.emplace_back(name, config, WeightFormat::kBf16);
     models.emplace_back(name + ", int8", config, WeightFormat::kInt8);
   }

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/bf16.h"
 #include "model/family.h"
 #include "model/tensor_list.h"
 #include "model/transformer.h"
-#include "base/bf16.h"
 #include "ops/paths_testing.h"
 
 namespace kvcake {
@@ -73,11 +73,25 @@ inline std::vector<std::pair<std::string, ModelConfig>> TinyZoo() {
     c.head_dim = 32;
     c.qk_norm = true;
   });
+  add("mixture of experts", TinyConfig(), [](ModelConfig& c) {
+    c.family = "qwen3_moe";
+    c.qk_norm = true;
+    NameQwenExperts(&c.names);
+    c.experts = {.count = 8, .per_token = 3, .normalized = false};
+    c.intermediate_size = 48;
+  });
   add("falcon 7b", TinyFalcon(BlockKind::kParallel, 1, false, false), same);
   add("refinedweb 1b", TinyFalcon(BlockKind::kSequential, 6, true, true), same);
   add("falcon 40b", TinyFalcon(BlockKind::kParallelTwoNorms, 2, false, false), same);
   add("falcon 40b, biases, ALiBi", TinyFalcon(BlockKind::kParallelTwoNorms, 3, true, true), same);
   add("falcon 11b", TinyFalcon(BlockKind::kParallel, 3, false, false), same);
+  return zoo;
+}
+
+// Those that a path runs: CUDA no mixtures of experts.
+inline std::vector<std::pair<std::string, ModelConfig>> TinyZooOn(NumericPath path) {
+  auto zoo = TinyZoo();
+  std::erase_if(zoo, [&](const auto& row) { return OnCuda(path) && row.second.experts.count > 0; });
   return zoo;
 }
 

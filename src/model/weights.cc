@@ -77,7 +77,7 @@ class Loader {
 
   Result<LayerWeights> Layer(int index) {
     const ModelConfig& c = config_;
-    const int64_t hidden = c.hidden_size, inner = c.intermediate_size;
+    const int64_t hidden = c.hidden_size;
     const int64_t query = static_cast<int64_t>(c.heads) * c.head_dim;
     const auto name = [&](std::string_view part) { return LayerTensor(c, index, part); };
     LayerWeights layer;
@@ -93,16 +93,14 @@ class Loader {
     const bool shared = c.block == BlockKind::kParallel;
     ASSIGN_OR_RETURN(layer.mlp_norm, Norm(name(shared ? c.names.attention_norm : c.names.mlp_norm),
                                           hidden, c.norm));
-    ASSIGN_OR_RETURN(const WeightRows up, Linear(name(c.names.up), inner, hidden, c.mlp_bias));
-    if (c.mlp == MlpKind::kSwiGlu) {
-      ASSIGN_OR_RETURN(const WeightRows gate,
-                       Linear(name(c.names.gate), inner, hidden, c.mlp_bias));
-      layer.up = PackedMatrix::GateUp(compute_, gate, up, hidden, format_);
-    } else {
-      layer.up = PackedMatrix(compute_, std::span(&up, 1), hidden, format_);
+    if (c.experts.count > 0) {
+      ASSIGN_OR_RETURN(const WeightRows router,
+                       Linear(name(c.names.router), c.experts.count, hidden, false));
+      layer.router = PackedMatrix(compute_, std::span(&router, 1), hidden);
     }
-    ASSIGN_OR_RETURN(const WeightRows down, Linear(name(c.names.down), hidden, inner, c.mlp_bias));
-    layer.down = PackedMatrix(compute_, std::span(&down, 1), inner, format_);
+    for (int i = 0; i < MlpsOf(c); ++i) {
+      ASSIGN_OR_RETURN(layer.mlps.emplace_back(), Mlp(index, i));
+    }
     return layer;
   }
 
@@ -145,6 +143,25 @@ class Loader {
   }
 
  private:
+  Result<MlpWeights> Mlp(int layer, int expert) {
+    const ModelConfig& c = config_;
+    const int64_t hidden = c.hidden_size, inner = c.intermediate_size;
+    const auto linear = [&](std::string_view part, int64_t rows, int64_t columns) {
+      return Linear(MlpTensor(c, layer, expert, part), rows, columns, c.mlp_bias);
+    };
+    MlpWeights mlp;
+    ASSIGN_OR_RETURN(const WeightRows up, linear(c.names.up, inner, hidden));
+    if (c.mlp == MlpKind::kSwiGlu) {
+      ASSIGN_OR_RETURN(const WeightRows gate, linear(c.names.gate, inner, hidden));
+      mlp.up = PackedMatrix::GateUp(compute_, gate, up, hidden, format_);
+    } else {
+      mlp.up = PackedMatrix(compute_, std::span(&up, 1), hidden, format_);
+    }
+    ASSIGN_OR_RETURN(const WeightRows down, linear(c.names.down, hidden, inner));
+    mlp.down = PackedMatrix(compute_, std::span(&down, 1), inner, format_);
+    return mlp;
+  }
+
   Result<WeightRows> Linear(const std::string& name, int64_t rows, int64_t columns, bool bias) {
     ASSIGN_OR_RETURN(TensorView tensor, source_.get(name + ".weight", std::array{rows, columns}));
     WeightRows linear{tensor.bytes.data(), TypeOf(tensor.dtype), rows};

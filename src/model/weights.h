@@ -39,14 +39,19 @@ struct NormTensors {
   }
 };
 
+struct MlpWeights {
+  PackedMatrix up;    // [intermediate][hidden], or gate and up by PackedMatrix::GateUp
+  PackedMatrix down;  // [hidden][intermediate]
+};
+
 struct LayerWeights {
-  NormTensors attention_norm;  // [hidden]
-  PackedMatrix qkv;            // [(heads + 2 kv_heads) head_dim][hidden]: queries, keys, values
-  NormTensors q_norm, k_norm;  // [head_dim]; empty without qk_norm
-  PackedMatrix o;              // [hidden][heads head_dim]
-  NormTensors mlp_norm;        // [hidden]; BlockKind::kParallel: the same as attention_norm
-  PackedMatrix up;             // [intermediate][hidden], or gate and up by PackedMatrix::GateUp
-  PackedMatrix down;           // [hidden][intermediate]
+  NormTensors attention_norm;    // [hidden]
+  PackedMatrix qkv;              // [(heads + 2 kv_heads) head_dim][hidden]: queries, keys, values
+  NormTensors q_norm, k_norm;    // [head_dim]; empty without qk_norm
+  PackedMatrix o;                // [hidden][heads head_dim]
+  NormTensors mlp_norm;          // [hidden]; BlockKind::kParallel: the same as attention_norm
+  PackedMatrix router;           // [experts][hidden]; empty without
+  std::vector<MlpWeights> mlps;  // one, or one of each expert
 };
 
 struct ModelWeights {
@@ -61,8 +66,8 @@ Status CheckWeights(const ModelConfig& config, const WeightSource& source);
 // The names of tensors that the files have and the model has not, but for the buffers that old
 // files hold.
 std::vector<std::string> UnusedTensors(const ModelConfig& config, const TensorFiles& files);
-// After CheckWeights. Matrices, the embedding and the head among them, are rounded to `format`;
-// norms and biases stay as they are.
+// After CheckWeights. Matrices, the embedding and the head among them, are rounded to `format`,
+// routers to kBf16; norms and biases stay as they are.
 Result<ModelWeights> LoadWeights(const Compute& compute, const ModelConfig& config,
                                  const WeightSource& source, WeightFormat format);
 

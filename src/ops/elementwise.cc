@@ -5,23 +5,10 @@
 
 #include "base/check.h"
 #include "ops/cuda_kernels.h"
+#include "ops/for_each_row.h"
 #include "ops/kernels.h"
 
 namespace kvcake {
-namespace {
-
-// Rows of one task: enough work to be worth handing out.
-constexpr int64_t kRowsPerTask = 8;
-
-template <typename Body>
-void ForEachRow(const Compute& compute, int64_t rows, Body body) {
-  compute.pool().ParallelFor((rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task, int) {
-    const int64_t end = std::min(rows, (task + 1) * kRowsPerTask);
-    for (int64_t row = task * kRowsPerTask; row < end; ++row) body(row);
-  });
-}
-
-}  // namespace
 
 void RmsNorm(const Compute& compute, const float* x, const NormWeights& norm,
              const Activations& out) {

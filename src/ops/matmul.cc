@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "ops/cuda_kernels.h"
+#include "ops/for_each_row.h"
 #include "ops/kernels.h"
 
 namespace kvcake {
@@ -60,15 +61,11 @@ float* MultiplyBlock(const Compute& compute, const Activations& a, const PackedM
 }
 
 void Quantize(const Compute& compute, const Activations& a) {
-  constexpr int64_t kRowsPerTask = 8;
   CHECK(a.quantized != nullptr);
-  compute.pool().ParallelFor((a.rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task, int) {
-    const int64_t end = std::min(a.rows, (task + 1) * kRowsPerTask);
-    for (int64_t row = task * kRowsPerTask; row < end; ++row) {
-      compute.kernels().quantize_row(a.data + row * a.stride * ActivationBytes(compute.path()), a.k,
-                                     a.quantized + row * a.quantized_stride, a.scales + row,
-                                     a.sums + row);
-    }
+  ForEachRow(compute, a.rows, [&](int64_t row) {
+    compute.kernels().quantize_row(a.data + row * a.stride * ActivationBytes(compute.path()), a.k,
+                                   a.quantized + row * a.quantized_stride, a.scales + row,
+                                   a.sums + row);
   });
 }
 
@@ -114,8 +111,8 @@ void ForEachPanel(const Compute& compute, const Activations& a, const PackedMatr
 
 // use(to, from, columns) for every row of every panel's product, `to` being its place in `out`.
 template <typename Use>
-void ForEachRow(const Compute& compute, const Activations& a, const PackedMatrix& w, float* out,
-                int64_t stride, Use use) {
+void ForEachRowOfPanels(const Compute& compute, const Activations& a, const PackedMatrix& w,
+                        float* out, int64_t stride, Use use) {
   const int64_t width = compute.kernels().panel_width;
   ForEachPanel(compute, a, w,
                [&](int64_t panel, int64_t row, int64_t rows, const float* c, int64_t c_stride) {
@@ -132,7 +129,7 @@ void MatMul(const Compute& compute, const Activations& a, const PackedMatrix& w,
   if (compute.cuda() != nullptr) {
     return cuda::MatMul(*compute.cuda(), a, w, out, stride, /*add=*/false);
   }
-  ForEachRow(compute, a, w, out, stride, [](float* to, const float* from, int64_t columns) {
+  ForEachRowOfPanels(compute, a, w, out, stride, [](float* to, const float* from, int64_t columns) {
     std::memcpy(to, from, columns * sizeof(float));
   });
 }
@@ -142,14 +139,14 @@ void MatMulAdd(const Compute& compute, const Activations& a, const PackedMatrix&
   if (compute.cuda() != nullptr) {
     return cuda::MatMul(*compute.cuda(), a, w, out, stride, /*add=*/true);
   }
-  ForEachRow(compute, a, w, out, stride, [](float* to, const float* from, int64_t columns) {
+  ForEachRowOfPanels(compute, a, w, out, stride, [](float* to, const float* from, int64_t columns) {
     for (int64_t i = 0; i < columns; ++i) to[i] += from[i];
   });
 }
 
 void MatMulQkv(const Compute& compute, const Activations& a, const PackedMatrix& w,
-               const QkvShape& shape, float* qkv, const float* table,
-               std::span<const KvSlot> slots, const KvStride& stride) {
+               const QkvShape& shape, float* qkv, const float* table, std::span<const KvSlot> slots,
+               const KvStride& stride) {
   CHECK(w.n() == (shape.heads + 2 * shape.kv_heads) * shape.head_dim);
   CHECK(shape.head_dim % 16 == 0 && std::ssize(slots) == a.rows);
   if (compute.cuda() != nullptr) {

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from goldens.files import write_json
-from goldens.reference import Reference, mean_difference
+from goldens.reference import Reference, mean_difference, replaced
 from goldens.zoo import MODELS
 
 PROMPTS = (1, 127, 128, 129, 700)
@@ -59,6 +59,35 @@ def random_weights(model, tiny, rng):
     return weights
 
 
+# Where checkpoints have experts, and what they call their gate, up and down projections.
+EXPERTS = {
+    "qwen3_moe": ("mlp", ("gate_proj", "up_proj", "down_proj")),
+    "mixtral": ("block_sparse_moe", ("w1", "w3", "w2")),
+}
+
+
+def published(weights, model_type):
+    """The tensors as checkpoints have them: those of experts, which transformers joins, apart."""
+    if model_type not in EXPERTS:
+        return weights
+    place, names = EXPERTS[model_type]
+    apart = {}
+    for name, tensor in weights.items():
+        name = name.replace(".mlp.", f".{place}.")
+        if name.endswith(".experts.gate_up_proj"):
+            parts = zip(names[:2], tensor.chunk(2, dim=1), strict=True)
+        elif name.endswith(".experts.down_proj"):
+            parts = [(names[2], tensor)]
+        else:
+            apart[name] = tensor
+            continue
+        prefix = name.rsplit(".", 1)[0]
+        for part, of_all in parts:
+            for i, expert in enumerate(of_all):
+                apart[f"{prefix}.{i}.{part}.weight"] = expert.contiguous()
+    return apart
+
+
 def save_weights(directory, weights, tiny):
     stored = {name: tensor.to(getattr(torch, tiny.dtype)) for name, tensor in weights.items()}
     if tiny.files == 1:
@@ -89,7 +118,7 @@ def write_model(directory, tiny, rng):
     if "lm_head" in tiny.extra:
         weights["lm_head.weight"] = model.base_model.get_input_embeddings().weight * 0
         weights["lm_head.weight"] += weights["transformer.word_embeddings.weight"]
-    save_weights(directory, weights, tiny)
+    save_weights(directory, published(weights, config.model_type), tiny)
     for path in directory.iterdir():
         path.chmod(0o644)
 
@@ -119,6 +148,10 @@ def mistakes(reference):
         yield "RoPE not scaled", reference.frequencies(lambda _: default), 16, PLAIN
     if reference.rotary.attention_scaling != 1:
         yield "no attention factor", reference.not_scaled(), 16, SUBTLE
+    for i, router in enumerate(reference.routers):
+        yield f"an expert less at {i}", replaced(router, "top_k", router.top_k - 1), 16, SUBTLE
+        others = router.weight.data.roll(1, 0)
+        yield f"other experts at {i}", replaced(router.weight, "data", others), 16, PLAIN
     yield "positions restart", reference.positions(lambda p: p % 128), 256, PLAIN
     yield "one position late", reference.positions(late), 128, SUBTLE
 

@@ -25,7 +25,7 @@ class Reference:
     def __init__(self, directory):
         # "sdpa" is what transformers runs by default. Falcon's eager attention adds ALiBi twice.
         self.model = AutoModelForCausalLM.from_pretrained(
-            directory, dtype=torch.float32, attn_implementation="sdpa"
+            directory, dtype=torch.float32, attn_implementation="sdpa", experts_implementation="eager"
         ).eval()
 
     def logits(self, ids):
@@ -51,7 +51,7 @@ class Reference:
     @contextlib.contextmanager
     def bf16_matrices(self):
         """Rounds matrices, and not norms and biases, to bf16, as kvcake's packed weights are."""
-        matrices = [weight for weight in self.model.parameters() if weight.dim() == 2]
+        matrices = [weight for weight in self.model.parameters() if weight.dim() >= 2]
         exact = [weight.data for weight in matrices]
         for weight in matrices:
             weight.data = weight.data.bfloat16().float()
@@ -81,22 +81,25 @@ class Reference:
     def bf16_activations(self):
         """Rounds the input of every matrix to bf16, as a path of bf16 products does."""
 
-        def rounded(_, args):
-            return (args[0].bfloat16().float(),)
+        functional = torch.nn.functional
+        exact = functional.linear
 
-        modules = [m for m in self.model.modules() if isinstance(m, torch.nn.Linear)]
-        hooks = [module.register_forward_pre_hook(rounded) for module in modules]
-        try:
+        def rounded(activations, *args):
+            return exact(activations.bfloat16().float(), *args)
+
+        with replaced(functional, "linear", rounded):
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     # ---- mistakes that must show ----
 
     @property
     def rotary(self):
         return self.model.base_model.rotary_emb
+
+    @property
+    def routers(self):
+        """What chooses experts, layer by layer."""
+        return [m for m in self.model.modules() if type(m).__name__.endswith("TopKRouter")]
 
     def frequencies(self, change):
         """Replaces RoPE's inverse frequencies by change(frequencies)."""

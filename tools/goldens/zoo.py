@@ -55,6 +55,27 @@ QWEN3 = {
     "max_window_layers": 2,
     "tie_word_embeddings": True,
 }
+QWEN3_MOE = {
+    **QWEN3,
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "moe_intermediate_size": 32,
+    "norm_topk_prob": True,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "tie_word_embeddings": False,
+}
+MIXTRAL = {
+    **MISTRAL,
+    "architectures": ["MixtralForCausalLM"],
+    "model_type": "mixtral",
+    "num_experts_per_tok": 2,
+    "num_local_experts": 5,
+    "rope_theta": 1000000.0,
+    "sliding_window": None,
+}
 FALCON = {
     "architectures": ["FalconForCausalLM"],
     "model_type": "falcon",
@@ -207,6 +228,15 @@ MODELS = {
         sharp=1.1,
         rewrite=True,
     ),
+    "qwen3_moe_bf16": TinyModel("Qwen3 MoE", QWEN3_MOE, sharp=0.95),
+    "qwen3_moe_plain_bf16_sharded": TinyModel(
+        "Qwen3 MoE",
+        {**QWEN3_MOE, "num_experts": 6, "num_experts_per_tok": 3, "norm_topk_prob": False},
+        files=2,
+        sharp=1.1,
+        rewrite=True,
+    ),
+    "mixtral_bf16": TinyModel("Mixtral", MIXTRAL, sharp=1.15),
     # An odd number of heads, as in Falcon-7B; what is absent has Falcon's defaults.
     "falcon_7b_bf16": TinyModel(
         "Falcon 7B", {**FALCON, "hidden_size": 48, "num_attention_heads": 3}, extra=("lm_head",)
