@@ -159,7 +159,7 @@ class RefusalTest(OwnServersTest):
         status, headers, _ = server.request("DELETE", "/v1/models")
         self.assertEqual((status, headers["Allow"]), (405, "GET"))
         eventually(lambda: '"status":405' in server.log(), "its line")
-        line = json.loads(re.search(r"^.*405.*$", server.log(), re.MULTILINE)[0])
+        line = json.loads(re.search(r'^.*"status":405.*$', server.log(), re.MULTILINE)[0])
         self.assertEqual(line.get("error"), {"message": "/v1/models is for GET"})
         self.assertEqual(server.stop(), 0)
 
