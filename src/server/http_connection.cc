@@ -115,29 +115,30 @@ net::awaitable<bool> HttpServer::Connection::Handshake() {
   co_return agreed;
 }
 
-// Some clients end a body with one, which RFC 9112, 2.2, has a server ignore.
-void HttpServer::Connection::DropEmptyLines() {
+// Some clients end a body with one, which RFC 9112, 2.2, has a server ignore. Whether more has come
+// than these: half of one may be on its way.
+bool HttpServer::Connection::DropEmptyLines() {
   const auto bytes = buffer_.data();
   std::string_view text(static_cast<const char*>(bytes.data()), bytes.size());
   while (text.starts_with("\r\n")) text.remove_prefix(2);
   buffer_.consume(bytes.size() - text.size());
+  return !text.empty() && text != "\r";
 }
 
 // For as long as a connection may be idle.
 net::awaitable<bool> HttpServer::Connection::AwaitRequest() {
-  DropEmptyLines();
-  if (buffer_.size() > 0) co_return true;
+  bool begun = DropEmptyLines();
+  if (begun) co_return true;
   parser_.reset();  // a connection that waits keeps no memory
-  buffer_.clear();
   buffer_.shrink_to_fit();
   stream_.tcp().expires_after(Millis(server_.options_.idle_timeout));
   error_code error;
-  while (!error && buffer_.size() == 0) {
+  while (!error && !begun) {
     const auto space = buffer_.prepare(kBufferMin);
     const size_t n =
         co_await stream_.async_read_some(space, net::redirect_error(net::use_awaitable, error));
     buffer_.commit(n);
-    DropEmptyLines();
+    begun = DropEmptyLines();
   }
   co_return !error;
 }

@@ -56,7 +56,7 @@ class HttpServer::Connection : public HttpReply,
   boost::asio::awaitable<bool> Handshake();
   boost::asio::awaitable<bool> ReadHeader();
   std::optional<ApiError> CheckHead() const;
-  void DropEmptyLines();
+  bool DropEmptyLines();
   boost::asio::awaitable<bool> AwaitRequest();
   boost::asio::awaitable<void> Refuse(ApiError error);
   boost::asio::awaitable<void> Linger();
