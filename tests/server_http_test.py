@@ -392,6 +392,19 @@ class SignalTest(OwnServersTest):
         self.assertGreater(len(list(pathlib.Path(server.store).rglob("*"))), 5)  # flushed
         server.stop()
 
+    def test_answers_after_sigterm_say_that_they_are_the_last(self):
+        server = self.start()
+        with Raw(server) as raw:
+            raw.send(f"POST /tokenize HTTP/1.1\r\n{HOST}{JSON_TYPE}Expect: 100-continue\r\n"
+                     "Content-Length: 15\r\n\r\n").read_until(b"100 Continue\r\n\r\n")
+            server.process.send_signal(signal.SIGTERM)
+            eventually(lambda: "finishing" in server.log(), "the signal")
+            answer = raw.send('{"prompt": "x"}').read_all()
+        self.assertIn(b" 200 OK\r\n", answer)
+        self.assertIn(b"\r\nConnection: close\r\n", answer)
+        self.assertEqual(server.process.wait(WAIT_S), 0)
+        server.stop()
+
     def test_sigterm_gives_up_what_takes_too_long(self):
         server = self.start("--drain-timeout", "100ms")
         with Raw(server) as raw:

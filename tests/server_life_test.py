@@ -84,6 +84,17 @@ class LoadingTest(unittest.TestCase):
         server.process.send_signal(signal.SIGTERM)
         self.assertEqual(server.process.wait(WAIT_S), 0)
 
+    def test_who_asks_while_it_loads_has_a_line(self):
+        server = self.start("--log-format", "json")
+        sent = [len(server.send(text).partition("\r\n\r\n")[2].encode())
+                for text in ("GET /v1/models HTTP/1.0\r\n\r\n", "hello there\r\n\r\n")]
+        eventually(lambda: server.log().count('"request_id"') == 2, "their lines")
+        lines = [json.loads(line) for line in server.log().splitlines() if '"request_id"' in line]
+        self.assertEqual([(line["path"], line["status"], line["sent_bytes"]) for line in lines],
+                         [("/v1/models", 503, sent[0]), ("", 400, sent[1])])
+        self.assertEqual(lines[0]["error"]["code"], "loading")
+        self.assertIn("not HTTP", lines[1]["error"]["message"])
+
     def test_it_says_why_it_is_not_ready(self):
         server = self.start("--shutdown-delay", "1h")
 

@@ -85,6 +85,23 @@ class LimitsTest(OwnServersTest):
         with self.assertRaisesRegex(AssertionError, "ulimit -n"):
             self.start(wrapper=("prlimit", "--nofile=100:256"))
 
+    def test_not_all_of_a_crowd_are_talked_with_at_once_nor_for_long(self):
+        server = self.start("--connections-max", "1", "--body-timeout", "600s", "--admin-port", "0")
+        with contextlib.ExitStack() as stack:
+            busy = stack.enter_context(Raw(server))
+            busy.send(f"POST /tokenize HTTP/1.1\r\n{HOST}{JSON_TYPE}Expect: 100-continue\r\n"
+                      "Content-Length: 15\r\n\r\n").read_until(b"100 Continue")
+            descriptors = server.descriptors()
+            crowd = [stack.enter_context(Raw(server)) for _ in range(300)]
+            eventually(lambda: server.metric("kvcake_http_connections_refused_total") == 300,
+                       "their refusals")
+            told = {b"--connections-max" in raw.read_all() for raw in crowd}
+            self.assertEqual(told, {True, False})
+            self.assertEqual(server.metric("kvcake_http_responses_total", status=503), 300)
+            # None of them has hung up.
+            eventually(lambda: server.descriptors() <= descriptors, "the end of who was told")
+        self.assertEqual(server.stop(), 0)
+
     @unittest.skipIf(SANITIZED, "a sanitizer opens a pipe to see whether memory may be read")
     def test_who_comes_while_there_is_no_descriptor_is_answered_when_there_is_one(self):
         server = self.start()
@@ -139,7 +156,7 @@ class LimitsTest(OwnServersTest):
             # More than the kernel keeps for a reader.
             reader.post("/tokenize", {"prompt": "x " * 300000}, "Connection: close\r\n")
             head, _, taken = reader.read_until(b"\r\n\r\n").partition(b"\r\n\r\n")
-            body.send(f"POST /tokenize HTTP/1.1\r\n{HOST}{JSON_TYPE}Expect: 100-continue\r\n"
+            body.send(f"POST /tokenize HTTP/1.1\r\n{HOST}{JSON_TYPE}Expect: 100-Continue\r\n"
                       "Content-Length: 15\r\n\r\n").read_until(b"100 Continue")
             header.send("GET /health HTTP/1.1\r\n")
             self.assertEqual(header.read_all(), b"")
@@ -208,6 +225,11 @@ class LimitsTest(OwnServersTest):
     def test_one_body_fits_into_all(self):
         with self.assertRaisesRegex(AssertionError, "--body-max of 2097152 .*--bodies-max of 1024"):
             self.start("--body-max", "2MiB", "--bodies-max", "1KiB")
+        server = self.start("--body-max", "1MiB", "--bodies-max", "1MiB")
+        body = '{"prompt": "x"}'.ljust(1 << 20)
+        self.assertEqual(server.request("POST", "/tokenize", body)[0], 200)
+        self.assertEqual(server.request("POST", "/tokenize", body + " ")[0], 413)
+        self.assertEqual(server.stop(), 0)
 
     def test_a_large_body_is_asked_for(self):
         """curl sends it once it has heard 100 Continue."""

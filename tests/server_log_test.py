@@ -163,6 +163,24 @@ class RefusalTest(OwnServersTest):
         self.assertEqual(line.get("error"), {"message": "/v1/models is for GET"})
         self.assertEqual(server.stop(), 0)
 
+    def test_half_a_header_is_no_request(self):
+        server = self.start()
+        with Raw(server) as raw:
+            raw.send(f"GET /health HTTP/1.1\r\n{HOST}")
+        # The one that asks.
+        eventually(lambda: server.metric("kvcake_http_connections", listener="clients") == 1,
+                   "its end")
+        self.assertEqual(server.metric("kvcake_http_responses_total", status=499), 0)
+        self.assertEqual(server.stop(), 0)
+
+    def test_ids_of_two_servers_differ(self):
+        """Their lines may go to the same log."""
+        ids = set()
+        for server in (self.start(), self.start()):
+            ids.add(server.request("GET", "/health")[1]["X-Request-Id"])
+            self.assertEqual(server.stop(), 0)
+        self.assertEqual(len(ids), 2)
+
     def test_what_was_sent_counts_although_nothing_was_read(self):
         server = self.start("--connections-max", "1", "--admin-port", "0")
         body = self.answer(server, f"GET /a HTTP/1.1\r\n{HOST}{HOST}\r\n")

@@ -126,6 +126,18 @@ class TlsTest(OwnServersTest):
             self.assertIn(b" 413 ", client.read_until(b"\r\n"))
         self.assertEqual(server.stop(), 0)
 
+    def test_nobody_is_waited_for_who_does_not_end_tls(self):
+        """Neither after an answer nor after one to what was not read to its end."""
+        server = self.serve("--admin-port", "0")
+        with Tls(server, self.context) as client, Tls(server, self.context) as refused:
+            client.send(f"GET /health HTTP/1.1\r\n{HOST}Connection: close\r\n\r\n")
+            self.assertIn(b"200 OK", client.read_all())
+            refused.send(f"POST /nowhere HTTP/1.1\r\n{HOST}Content-Length: 9\r\n\r\n{{")
+            self.assertIn(b" 404 ", refused.read_all())
+            eventually(lambda: server.metric("kvcake_http_connections", listener="clients") == 0,
+                       "the end of both")
+        self.assertEqual(server.stop(), 0)
+
     def test_clients_that_go_away_end_their_requests(self):
         server = self.serve()
         def aborted():
