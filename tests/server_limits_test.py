@@ -147,6 +147,14 @@ class LimitsTest(OwnServersTest):
         for raw in waiting:
             raw.socket.close()
 
+    def test_a_body_that_has_been_read_counts_no_longer_though_its_answer_is_not_taken(self):
+        server = self.start("--body-max", "1MiB", "--bodies-max", "1536KiB")
+        with Raw(server, receive_buffer=4096) as one, Raw(server, receive_buffer=4096) as other:
+            for raw in (one, other):
+                answer = raw.post("/tokenize", {"prompt": "x " * 450000}).read_until(b"\r\n\r\n")
+                self.assertIn(b"HTTP/1.1 200", answer)
+        self.assertEqual(server.stop(), 0)
+
     def test_a_header_has_its_own_time(self):
         """Neither a body, an idle connection nor who takes an answer is held to it."""
         server = self.start("--header-timeout", "1s", "--body-timeout", "600s", "--idle-timeout",
