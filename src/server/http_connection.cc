@@ -83,7 +83,7 @@ void HttpServer::Connection::Close() { stream_.tcp().close(); }
 
 net::awaitable<void> HttpServer::Connection::Serve() {
   const auto self = shared_from_this();
-  if (!co_await Handshake()) co_return Close();
+  if (!co_await Handshake()) co_return;
   while (!server_.draining_ || buffer_.size() > 0) {
     idle_ = true;
     listener_.table.SetWaiting(id_, true);  // until it is known what is asked, however slowly
@@ -147,14 +147,12 @@ net::awaitable<bool> HttpServer::Connection::ReadHeader() {
   parser_.emplace();
   parser_->header_limit(static_cast<uint32_t>(server_.options_.header_bytes_max));
   parser_->body_limit(server_.options_.body_bytes_max);
-  head_only_ = false;
   stream_.tcp().expires_after(Millis(server_.options_.header_timeout));
   error_code error;
   co_await http::async_read_header(stream_, buffer_, *parser_,
                                    net::redirect_error(net::use_awaitable, error));
-  stream_.tcp().expires_never();
   version_ = parser_->get().version();
-  keep_alive_ = !error && parser_->get().keep_alive() && !server_.draining_;
+  keep_alive_ = !error && parser_->get().keep_alive();
   request_ = {};
   if (parser_->is_header_done()) request_ = ToRequest(parser_->get());
   if (request_.id.empty()) request_.id = server_.NextRequestId();
@@ -184,7 +182,6 @@ std::optional<ApiError> HttpServer::Connection::CheckHead() const {
 
 net::awaitable<ApiResult<std::string>> HttpServer::Connection::ReadBody() {
   const auto fail = [&](ApiError failure) {
-    keep_alive_ = false;  // nothing can follow what was not read to its end
     gone_ = failure.status == 499;
     parser_->get().body() = {};
     ChargeBody(0);
@@ -212,7 +209,6 @@ net::awaitable<ApiResult<std::string>> HttpServer::Connection::ReadBody() {
     }
   }
   if (error) co_return fail(ReadFailure(error));
-  stream_.tcp().expires_never();
   co_return std::move(parser_->get().body());
 }
 
@@ -318,7 +314,6 @@ net::awaitable<size_t> HttpServer::Connection::WriteAll(const Buffers& buffers) 
     stream_.tcp().expires_after(Millis(server_.options_.idle_timeout));
     const size_t some =
         co_await stream_.async_write_some(rest, net::redirect_error(net::use_awaitable, error));
-    stream_.tcp().expires_never();
     rest.consume(some);
     taken += some;
   }

@@ -37,11 +37,7 @@ std::string ClientKey(const net::ip::address& address) {
 }
 
 void Signal::Notify() {
-  if (posted_.exchange(true)) return;
-  net::post(context_, [self = shared_from_this()] {
-    self->posted_ = false;
-    self->Wake();
-  });
+  net::post(context_, [self = shared_from_this()] { self->Wake(); });
 }
 
 void Signal::Wake() {
@@ -229,7 +225,7 @@ void HttpServer::Refuse(const Listener& listener, tcp::socket socket,
                                          "(--{}connections-max)",
                                          listener.admin ? "admin-" : "")};
   const HttpRequest request = {.client = peer.address().to_string()};
-  if (refusing_ >= kRefusalsMax || draining_) {  // too many to talk with
+  if (refusing_ >= kRefusalsMax) {  // too many to talk with
     return handler_->Refused(request, refusal, 0);
   }
   ++refusing_;

@@ -3,7 +3,6 @@
 // offloads.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -71,7 +70,6 @@ class Signal : public std::enable_shared_from_this<Signal> {
 
   boost::asio::io_context& context_;
   boost::asio::steady_timer timer_;
-  std::atomic<bool> posted_{false};
   bool ready_ = false;
 };
 
