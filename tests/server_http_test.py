@@ -309,6 +309,7 @@ class HttpTest(ServerTest):
         self.gone(lambda raw: raw.socket.close())
         self.gone(lambda raw: raw.socket.close(), stream=False)
         self.gone(lambda raw: raw.socket.shutdown(socket.SHUT_WR))
+        self.assertEqual(self.server.metric("kvcake_http_responses_total", status=499), 0)
 
     def test_gone_with_another_request_behind(self):
         def leave(raw):
@@ -394,14 +395,17 @@ class SignalTest(OwnServersTest):
 
     def test_answers_after_sigterm_say_that_they_are_the_last(self):
         server = self.start()
-        with Raw(server) as raw:
-            raw.send(f"POST /tokenize HTTP/1.1\r\n{HOST}{JSON_TYPE}Expect: 100-continue\r\n"
-                     "Content-Length: 15\r\n\r\n").read_until(b"100 Continue\r\n\r\n")
+        with Raw(server) as late, Raw(server) as taken:
+            for raw, path in ((late, "/v1/completions"), (taken, "/tokenize")):
+                raw.send(f"POST {path} HTTP/1.1\r\n{HOST}{JSON_TYPE}Expect: 100-continue\r\n"
+                         "Content-Length: 15\r\n\r\n").read_until(b"100 Continue\r\n\r\n")
             server.process.send_signal(signal.SIGTERM)
             eventually(lambda: "finishing" in server.log(), "the signal")
-            answer = raw.send('{"prompt": "x"}').read_all()
-        self.assertIn(b" 200 OK\r\n", answer)
-        self.assertIn(b"\r\nConnection: close\r\n", answer)
+            answers = [raw.send('{"prompt": "x"}').read_all() for raw in (late, taken)]
+        self.assertRegex(answers[0], rb"\A\S+ 503 [^{]*\r\nRetry-After: 1\r\n")
+        self.assertIn(b" 200 OK\r\n", answers[1])
+        for answer in answers:
+            self.assertIn(b"\r\nConnection: close\r\n", answer)
         self.assertEqual(server.process.wait(WAIT_S), 0)
         server.stop()
 

@@ -1,6 +1,7 @@
 """What clients may have of `kvcake serve`, and what they hear beyond it."""
 import concurrent.futures
 import contextlib
+import itertools
 import json
 import os
 import resource
@@ -28,6 +29,17 @@ class LimitsTest(OwnServersTest):
             self.assertIn(b"[DONE]", second.read_until(b"[DONE]"))
         self.assertEqual(server.stop(), 0)
 
+    def test_a_stream_begins_before_its_turn_comes(self):
+        """Whoever waits for it, as a proxy in front, hears that it has been taken."""
+        server = self.start("--max-num-seqs", "1", step_s=0.02)
+        with Raw(server) as first, Raw(server) as second:
+            first.post("/v1/completions", LONG).read_until(b"data: ")
+            head = second.post("/v1/completions", LONG).read_until(b"\r\n\r\n")
+            self.assertIn(b" 200 OK\r\n", head)
+            self.assertEqual(server.metric("vllm:num_requests_waiting"), 1)
+        eventually(server.idle, "pages given back")
+        self.assertEqual(server.stop(), 0)
+
     def test_too_many_answers_are_told_of_the_flags_that_bound_them(self):
         both = ("--max-num-seqs", "2", "--queue-max", "3")
         for flags, most, named in ((both, 5, "(--max-num-seqs and --queue-max together)"),
@@ -47,10 +59,14 @@ class LimitsTest(OwnServersTest):
         room = re.search(r"KV cache: (\d+) tokens", server.log())[1]
         self.assertIn(f"requests of more than {room} tokens are refused", server.log())
         prompt = [5] * 4000
-        for prompts in (prompt, [prompt] * 3):
-            answer = server.post("/v1/completions", {"prompt": prompts, "n": 8, "stream": True},
+        for stream, prompts in itertools.product((True, False), (prompt, [prompt] * 3)):
+            answer = server.post("/v1/completions", {"prompt": prompts, "n": 8, "stream": stream},
                                  status=400)
             self.assertIn("--ram-capacity", answer["error"]["message"])
+        for fields, named in (({"prompt": prompt, "max_tokens": 1}, "prompt"),
+                              ({"prompt": [5] * 100, "max_tokens": 4000}, "max_tokens")):
+            answer = server.post("/v1/completions", fields, status=400)
+            self.assertEqual(answer["error"]["param"], named)
         # The one that asks for the metrics.
         eventually(lambda: server.metric("kvcake_http_connections", listener="clients") == 1,
                    "the end of the others")
