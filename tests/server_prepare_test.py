@@ -134,6 +134,10 @@ class OwnQueuesTest(OwnServersTest):
         for _ in range(10):
             server.post("/v1/completions", SMALL)
             server.post("/tokenize", {"prompt": "Once"})
+        # Its logprobs are written by whoever has time.
+        answer = server.post("/v1/completions", {"prompt": "Once", "max_tokens": 600, "logprobs": 1,
+                                                 "ignore_eos": True})
+        self.assertEqual(len(answer["choices"][0]["logprobs"]["tokens"]), 600)
 
     def test_a_tenant_takes_no_place_of_anothers(self):
         with tempfile.NamedTemporaryFile("w", encoding="utf-8") as keys:

@@ -69,7 +69,7 @@ AnswerWriter HttpApi::MakeWriter(const Exchange& exchange, const Prepared& prepa
   writing.logprobs = asked.logprobs;
   writing.report = asked.kvcake.report;
   writing.usage_in_stream = asked.include_usage;
-  writing.usage_in_chunks = asked.include_usage && asked.continuous_usage;
+  writing.usage_in_chunks = asked.continuous_usage;
   writing.choices = static_cast<int>(prepared.requests.size());
   return AnswerWriter(runtime_.tokenizer(), std::move(writing));
 }

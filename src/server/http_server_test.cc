@@ -24,6 +24,29 @@ TEST(HttpServerTest, AClientIsAnAddressOrASitesNetwork) {
   EXPECT_NE(key("2001:db8:1:3::9"), "2001:db8:1:2::");
 }
 
+TEST(SignalBatchTest, WhoIsFirstIsWokenBeforeThoseWhoWereAddedEarlier) {
+  boost::asio::io_context context;
+  std::string woken;
+  const auto wait = [&](char name) {
+    const auto signal = std::make_shared<Signal>(context);
+    const auto body = [&woken, name, signal]() -> boost::asio::awaitable<void> {
+      co_await signal->Wait();
+      woken += name;
+    };
+    boost::asio::co_spawn(context, body, boost::asio::detached);
+    return signal;
+  };
+  const auto other = wait('b'), first = wait('a');
+  context.poll();
+  SignalBatch batch(context);
+  batch.Add(other, /*first=*/false);
+  batch.Add(first, /*first=*/true);
+  batch.Notify();
+  context.restart();
+  context.run();
+  EXPECT_EQ(woken, "ab");
+}
+
 // As timeout(1) does: to the process, and to its group.
 TEST(HttpServerTest, SigtermTwiceAtOnceIsOne) {
   boost::asio::io_context context;
