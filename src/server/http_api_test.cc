@@ -112,6 +112,24 @@ TEST_F(HttpApiTest, EachAnswerOfARequestCountsForItsTenant) {
   has("prompt_tokens_total", 2);  // which the three have in common
 }
 
+TEST_F(HttpApiTest, WhatPlanningTookAndWhatItWaitedForAreApart) {
+  Client client(R"({"max_tokens": 1, "prompt": [5, 6]})");
+  Complete(client, 1);
+  const RestorerStats before = runtime_->restorer().Stats();
+  const std::string text = Scrape();
+  const RestorerStats after = runtime_->restorer().Stats();
+  const auto told = [&](const std::string& name) {
+    const std::string line = "\n" + name + "{model_name=\"m\"} ";
+    const size_t at = text.find(line);
+    return at == text.npos ? -1.0 : std::stod(text.substr(at + line.size()));
+  };
+  EXPECT_GT(before.planning.count(), 0.0);
+  EXPECT_GE(told("kvcake_planning_seconds_total"), before.planning.count());
+  EXPECT_LE(told("kvcake_planning_seconds_total"), after.planning.count());
+  EXPECT_GE(told("kvcake_planning_wait_seconds_total"), before.mutex_wait.count());
+  EXPECT_LE(told("kvcake_planning_wait_seconds_total"), after.mutex_wait.count());
+}
+
 TEST_F(HttpApiTest, AStreamIsAResponse) {
   Client client(R"({"stream": true, "max_tokens": 2, "prompt": [5, 6]})");
   Complete(client, 1);

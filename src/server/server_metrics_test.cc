@@ -144,8 +144,15 @@ TEST_F(ServerMetricsTextTest, EachOfARequestsNumbersHasItsOwnName) {
   has("vllm:time_to_first_token_seconds_sum", "8");
   has("vllm:request_decode_time_seconds_sum", "16");
   has("vllm:e2e_request_latency_seconds_sum", "24");
+  has("vllm:e2e_request_latency_seconds_bucket", "1", ",le=\"50\"");
   has("vllm:request_time_per_output_token_seconds_sum", "4");  // four follow the first
   has("kvcake_restore_efficiency_sum", "0.75");
+  has("vllm:prompt_tokens_total", "1100");
+  has("vllm:request_prompt_tokens_sum", "1100");
+  has("vllm:request_prompt_tokens_bucket", "1", ",le=\"2048\"");
+  has("vllm:request_generation_tokens_sum", "5");
+  has("vllm:iteration_tokens_total_sum", "675");
+  has("vllm:prefix_cache_queries_total", "1100");
   has("vllm:prefix_cache_hits_total", "384");
   has("kvcake_hit_tokens_total", "128", ",tier=\"ram\"");
   has("kvcake_hit_tokens_total", "256", ",tier=\"disk\"");
@@ -157,6 +164,8 @@ TEST_F(ServerMetricsTextTest, EachOfARequestsNumbersHasItsOwnName) {
   has("kvcake_step_tokens_total", "5", ",kind=\"decode\"");
   has("kvcake_step_tokens_total", "70", ",kind=\"fresh\"");
   has("kvcake_step_tokens_total", "600", ",kind=\"restore\"");
+  metrics_.Begun({});  // for which nothing was there
+  has("kvcake_restore_efficiency_count", "1");
 }
 
 TEST_F(ServerMetricsTextTest, OnlyAnswersAndWhatFollowsAFirstTokenHaveTimes) {
@@ -169,6 +178,8 @@ TEST_F(ServerMetricsTextTest, OnlyAnswersAndWhatFollowsAFirstTokenHaveTimes) {
   metrics_.Finished({.tokens = {1}, .finish_reason = FinishReason::kStop});
   Has({}, "vllm:e2e_request_latency_seconds_count", "1");
   Has({}, "vllm:request_time_per_output_token_seconds_count", "0");
+  metrics_.Finished({.tokens = {1, 2}, .finish_reason = FinishReason::kStop});
+  Has({}, "vllm:request_time_per_output_token_seconds_count", "1");
   Has({}, "vllm:request_success_total", "1", ",finished_reason=\"abort\"");
 }
 
@@ -181,7 +192,8 @@ TEST_F(ServerMetricsTextTest, EachOfTheServersNumbersHasItsOwnName) {
       .http = {
           .clients =
               {.open = 11, .waiting = 12, .evicted = 13, .refused_full = 14, .refused_client = 15},
-          .admin = {.open = 16, .evicted = 17, .refused_full = 18},
+          .admin =
+              {.open = 16, .waiting = 20, .evicted = 17, .refused_full = 18, .refused_client = 21},
           .handshakes_failed = 19}};
   const auto has = [&](const char* name, const char* value, const char* labels = "") {
     Has(state, name, value, labels);
@@ -203,8 +215,10 @@ TEST_F(ServerMetricsTextTest, EachOfTheServersNumbersHasItsOwnName) {
   has(refused, "14", ",listener=\"clients\",reason=\"connections_max\"");
   has(refused, "15", ",listener=\"clients\",reason=\"per_client\"");
   has("kvcake_http_connections", "16", ",listener=\"admin\"");
+  has("kvcake_http_connections_waiting", "20", ",listener=\"admin\"");
   has("kvcake_http_connections_evicted_total", "17", ",listener=\"admin\"");
   has(refused, "18", ",listener=\"admin\",reason=\"connections_max\"");
+  has(refused, "21", ",listener=\"admin\",reason=\"per_client\"");
   has("kvcake_tls_handshakes_failed_total", "19");
 }
 
