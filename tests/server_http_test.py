@@ -144,7 +144,7 @@ class HttpTest(ServerTest):
     def test_paths_and_methods(self):
         self.assertEqual(self.server.request("GET", "/nowhere")[0], 404)
         status, headers, body = self.server.request("GET", "/v1/completions")
-        self.assertEqual((status, headers["Allow"]), (405, "POST"))
+        self.assertEqual((status, headers["Allow"]), (405, "POST, OPTIONS"))
         self.assertIn("error", json.loads(body))
         self.assertEqual(self.server.request("HEAD", "/v1/completions")[0], 405)
         self.assertEqual(self.server.request("GET", "/health?x=1")[0], 200)

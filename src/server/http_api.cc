@@ -66,6 +66,11 @@ const Route* FindRoute(std::string_view path) {
   return nullptr;
 }
 
+// The path's methods, which Allow has all of (RFC 9110, 10.2.1).
+std::string Allowed(const Route& route) {
+  return fmt::format("{}{}, OPTIONS", route.method, route.method == "GET" ? ", HEAD" : "");
+}
+
 // The text of a part of a path.
 std::string PercentDecoded(std::string_view text) {
   std::string decoded;
@@ -187,7 +192,7 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
   }
   if (request.method == "OPTIONS") {  // a browser asks before it lets a script
     HttpResponse response{.status = 204, .content_type = ""};
-    response.headers = {{"Allow", fmt::format("{}, OPTIONS", route->method)},
+    response.headers = {{"Allow", Allowed(*route)},
                         {"Access-Control-Allow-Methods", "GET, POST, OPTIONS"},
                         {"Access-Control-Allow-Headers", "*, Authorization"},
                         {"Access-Control-Max-Age", "600"}};
@@ -196,7 +201,7 @@ net::awaitable<void> HttpApi::Dispatch(Exchange& exchange) {
   }
   if (request.method != route->method && !(request.method == "HEAD" && route->method == "GET")) {
     ApiError error{.status = 405, .message = fmt::format("{} is for {}", path, route->method)};
-    co_return co_await SendError(exchange, std::move(error), std::string(route->method));
+    co_return co_await SendError(exchange, std::move(error), Allowed(*route));
   }
   if (route->asks_engine) {
     exchange.record.id = NextId(path == "/v1/chat/completions" ? "chatcmpl" : "cmpl");
