@@ -104,11 +104,13 @@ TEST(RequestLogTest, ARefusalSaysWhyAndHasNoTimesOfTheEngine) {
       .path = "/v1/completions",
       .id = "cmpl-2",
       .status = 429,
-      .error = ApiError{.status = 429, .message = "full", .code = "queue_full"}};
+      .error = ApiError{.status = 429, .message = "full", .param = "n", .code = "queue_full"}};
   const ordered_json line = RequestJson(record);
   EXPECT_EQ(line["finish_reason"], "refused");
   EXPECT_EQ(line["status"], 429);
-  EXPECT_EQ(line["error"], (ordered_json{{"message", "full"}, {"code", "queue_full"}}));
+  EXPECT_EQ(line["error"],
+            (ordered_json{{"message", "full"}, {"param", "n"}, {"code", "queue_full"}}));
+  EXPECT_EQ(line.value("tenant", "none"), "");  // nobody's, as there are no keys
   EXPECT_FALSE(line.contains("ttft_s"));
   EXPECT_NE(RequestText(record).find("429: full; refused; 0 B in"), std::string::npos);
 }
