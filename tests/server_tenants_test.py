@@ -59,7 +59,8 @@ class KeysTest(OwnServersTest):
         for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize",
                      "/cache/warm", "/cache/reset"):
             self.assertEqual(server.request("POST", path, "{}")[0], 401, path)
-        self.assertEqual(server.request("GET", "/health")[0], 200)
+        for path in ("/health", "/ready", "/version", "/metrics"):
+            self.assertEqual(server.request("GET", path)[0], 200, path)
         self.assertEqual([cached(server, key) for key in ("key-a", "key-b", "shared")], [0, 0, 0])
         self.assertGreater(cached(server, "key-a2"), 0)
         self.assertEqual(server.stop(), 0)
