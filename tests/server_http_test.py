@@ -222,6 +222,8 @@ class HttpTest(ServerTest):
         before = counted()
         self.assertEqual(self.status_of("hello there\r\n\r\n"), [b"400"])
         self.assertEqual(self.status_of("GET / HTTP/1.1\r\nX: " + "x" * 20000 + "\r\n\r\n"), [b"431"])
+        self.assertEqual(self.status_of(f"GET /health HTTP/1.1\r\n{HOST}X: {'x' * 16000}\r\n\r\n"),
+                         [b"200"])
         negative = f"POST /tokenize HTTP/1.1\r\n{HOST}Content-Length: -1\r\n\r\n"
         self.assertEqual(self.status_of(negative), [b"400"])
         self.assertEqual(counted(), [before[0] + 2, before[1] + 1])
@@ -272,6 +274,13 @@ class HttpTest(ServerTest):
             answer = raw.read_all()
         self.assertTrue(answer.startswith(b"HTTP/1.1 200 OK"), answer)
         self.assertIn(b"version", answer)
+
+    def test_what_is_sent_behind_the_last_request_cuts_no_answer_off(self):
+        with Raw(self.server) as raw:
+            raw.send(f"GET /health HTTP/1.1\r\n{HOST}Connection: close\r\n\r\n" + "x" * 60000)
+            while got := raw.socket.recv(65536):  # up to its end, which is no reset
+                answer = got
+        self.assertTrue(answer.endswith(b"{}"), answer)
 
     def test_http_1_0_expects_no_100(self):
         with Raw(self.server) as raw:

@@ -173,6 +173,8 @@ class TlsTest(OwnServersTest):
         status, _, body = server.request("GET", "/health")
         self.assertEqual(status, 503)
         self.assertIn(b"--connections-max", body)
+        with Tls(server, self.context) as more:  # which ends as TLS has it
+            self.assertIn(b"--connections-max", more.read_all())
         busy.socket.close()
         self.assertEqual(server.stop(), 0)
 
