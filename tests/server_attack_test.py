@@ -224,8 +224,9 @@ class BrowserTest(OwnServersTest):
 
     def test_forms_are_taken_where_that_is_wanted(self):
         server = self.start("--any-content-type")
-        status = self.status(server, "POST", "/tokenize", JSON, Content_Type="text/plain")[0]
-        self.assertEqual(status, 200)
+        for coding, status in (("identity", 200), ("gzip", 415)):
+            fields = {"Content-Type": "text/plain", "Content-Encoding": coding}
+            self.assertEqual(server.request("POST", "/tokenize", JSON, fields)[0], status)
         self.assertEqual(server.stop(), 0)
 
 
@@ -372,9 +373,7 @@ class CrowdTest(OwnServersTest):
         self.assertEqual(server.stop(), 0)
 
     def test_an_admin_port_that_is_taken_is_named(self):
-        with socket.socket() as taken:
-            taken.bind(("127.0.0.1", 0))
-            taken.listen()
+        with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             with self.assertRaisesRegex(AssertionError, f"--admin-port {port}: Address"):
                 self.start("--admin-port", str(port))
