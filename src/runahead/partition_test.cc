@@ -36,6 +36,8 @@ TEST(PartitionTest, FlagsAreSharesOrTokens) {
               ElementsAre(0, 350, 600, 800, 1000));
   EXPECT_THAT(ParsePartition("4096,3072,2048", 9216, 3)->bounds, ElementsAre(0, 4096, 7168, 9216));
   EXPECT_THAT(ParsePartition("0.333,0.333,0.333", 900, 3)->bounds, ElementsAre(0, 300, 600, 900));
+  EXPECT_THAT(ErrorOf("0.33,0.33,0.33", 900, 3), "");
+  EXPECT_THAT(ErrorOf("0.34,0.34,0.33", 900, 3), "");
   EXPECT_THAT(ParsePartition("1", 900, 1)->bounds, ElementsAre(0, 900));
   EXPECT_THAT(ParsePartition("1,1,1", 3, 3)->bounds, ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(ParsePartition("0.999,0.001", 4, 2)->bounds, ElementsAre(0, 3, 4));
@@ -64,7 +66,11 @@ TEST(PartitionTest, WrongFlagsSayWhy) {
 TEST(PartitionTest, WrongBoundsSayWhy) {
   EXPECT_TRUE(CheckPartition({{0, 3, 10}}, 10, 2));
   EXPECT_THAT(CheckPartition({{0, 3, 10}}, 10, 3).error().message, HasSubstr("3 ranks"));
-  EXPECT_THAT(CheckPartition({{0, 3, 9}}, 10, 2).error().message, HasSubstr("from 0 to 10"));
+  for (const Partition& partition : {Partition{{0, 3, 9}}, Partition{{1, 3, 10}}}) {
+    const Status wrong = CheckPartition(partition, 10, 2);
+    ASSERT_FALSE(wrong);
+    EXPECT_THAT(wrong.error().message, HasSubstr("from 0 to 10"));
+  }
   EXPECT_THAT(CheckPartition({{0, 3, 3, 10}}, 10, 3).error().message, HasSubstr("rank 1"));
   EXPECT_FALSE(CheckPartition({}, 10, 2));
 }
