@@ -125,8 +125,9 @@ TEST(ToolParserTest, Llama3) {
   EXPECT_EQ(two.content, "");
   for (const char* text :
        {"", " ", "Hello {", "<|python_tag|>print(1)", "<|python", "<|pyt hon", " {",
-        R"({"name": "Bob", "age": 3})", R"({"a": {"name": "f", "parameters": {}}})", R"([{"name":)",
-        "{}", "{\"name\": \"Bob\"", R"({"name": "f", "parameters": })"}) {
+        R"(<|python{"name": "f", "parameters": {}})", R"({"name": "Bob", "age": 3})",
+        R"({"a": {"name": "f", "parameters": {}}})", R"([{"name":)", "{}", "{\"name\": \"Bob\"",
+        R"({"name": "f", "parameters": })"}) {
     ExpectContentAlone("llama3_json", text);
   }
   // One that breaks off does not hide the next.
@@ -142,8 +143,10 @@ TEST(ToolParserTest, Mistral) {
   EXPECT_EQ(Calls(answer), kOneCall + ", g {}");
   EXPECT_EQ(answer.calls[0].id.size(), 9u);
   EXPECT_EQ(Calls(Tools("mistral", R"([TOOL_CALLS]f{"a": 1}[TOOL_CALLS]g-2[ARGS]{"b": {}})"
-                                   R"([TOOL_CALLS]h[CALL_ID]abc123def[ARGS]{})")),
-            R"(f {"a":1}, g-2 {"b":{}}, h {})");
+                                   R"([TOOL_CALLS]a.h[CALL_ID]abc123def[ARGS]{})")),
+            R"(f {"a":1}, g-2 {"b":{}}, a.h {})");
+  answer = Tools("mistral", R"([TOOL_CALLS]f{"a": [1}, "b": 2} and more)");
+  EXPECT_EQ(answer.calls.at(0).arguments, R"({"a": [1)");
   EXPECT_EQ(Calls(Tools("mistral", std::string("[TOOL_CALLS]") + kObject)), kOneCall);
   answer = Tools("mistral", "[TOOL_CALLS" + array);
   EXPECT_EQ(answer.content, "[TOOL_CALLS");
@@ -188,6 +191,18 @@ TEST(ToolParserTest, DeepOrBrokenValuesEndACall) {
   const std::string deep = R"(<tool_call>{"name": "f", "arguments": )" + std::string(1000, '[');
   const ParsedAnswer answer = Tools("hermes", deep);
   EXPECT_EQ(answer.calls.at(0).arguments, std::string(256, '['));
+  // What comes behind a value, or closes another, is none of it; nor is a second one.
+  for (const auto& [rest, arguments] : {std::pair(R"({"a": [1}})", R"({"a": [1)"),
+                                        {R"(3"x"})", "3"},
+                                        {R"(3{"a": 1}})", "3"},
+                                        {R"(3[1]})", "3"},
+                                        {"3 }", "3"},
+                                        {R"({}, "parameters": {"b": 1}})", "{}"}}) {
+    const std::string text = std::string(R"(<tool_call>{"name": "f", "arguments": )") + rest;
+    const ParsedAnswer ended = Tools("hermes", text);
+    ASSERT_EQ(ended.calls.size(), 1u) << text;
+    EXPECT_EQ(ended.calls[0].arguments, arguments) << text;
+  }
   EXPECT_FALSE(IsToolParser("pythonic"));
   EXPECT_TRUE(IsToolParser("mistral"));
   EXPECT_TRUE(ReadsSpecialTokens("mistral"));

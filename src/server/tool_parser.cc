@@ -49,10 +49,7 @@ void ToolParser::BeginCall(std::string name, AnswerDelta* out) {
 
 void ToolParser::AddArguments(std::string_view arguments, AnswerDelta* out) const {
   if (arguments.empty()) return;
-  const int index = calls_ - 1;
-  if (out->calls.empty() || out->calls.back().index != index) {
-    out->calls.push_back({.index = index});
-  }
+  if (out->calls.empty()) out->calls.push_back({.index = calls_ - 1});
   out->calls.back().arguments += arguments;
 }
 

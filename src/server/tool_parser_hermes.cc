@@ -55,10 +55,8 @@ class HermesParser : public ToolParser {
       last = raw_.back();
       raw_.pop_back();
     }
-    if (!begun_) {
-      AddContent(kHermesOpen, out);
-      AddContent(skipped_ + raw_, out);
-    }
+    AddContent(kHermesOpen, out);  // which is none behind a call
+    AddContent(skipped_ + raw_, out);
     Append(last, out);
   }
 

@@ -15,7 +15,7 @@ class Llama3Parser : public ToolParser {
   using ToolParser::ToolParser;
 
   void Finish(AnswerDelta* out) override {
-    if (!begun_) AddContent(raw_, out);
+    AddContent(raw_, out);  // which is none behind a call
     raw_.clear();
   }
 
@@ -61,7 +61,7 @@ class Llama3Parser : public ToolParser {
 
   void GiveUp(AnswerDelta* out) {
     part_ = called() ? Part::kAfter : Part::kText;
-    if (!begun_) AddContent(raw_, out);
+    AddContent(raw_, out);
     raw_.clear();
   }
 
