@@ -57,6 +57,10 @@ TEST(CompletionSumTest, WhatIsCountedAddsUpAndTimesAreTheLongest) {
     const int n = 1 << i;
     all[i].report.chunks_failed = n;
     all[i].preemptions = 10 * n;
+    for (const auto time : {&Completion::queue_s, &Completion::restore_s, &Completion::ttft_s,
+                            &Completion::decode_s, &Completion::steps_s}) {
+      all[i].*time = 0.5;
+    }
   }
   all[0].queue_s = 1;
   all[1].restore_s = 2;

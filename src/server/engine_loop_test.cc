@@ -223,8 +223,9 @@ TEST_F(EngineLoopTest, AStepCountsFromARequestsArrivalOnlyWhereItCameInThatStep)
   const auto later = std::make_shared<Record>();
   const auto first = std::make_shared<FirstTokenRecord>([&] {
     in_step = loop_->Now();
-    while (loop_->Now().step_s < in_step.step_s + 20e-3) std::this_thread::yield();
+    while (loop_->Now().step_s < in_step.step_s + 100e-3) std::this_thread::yield();
     submitted = loop_->Now();
+    EXPECT_GE(loop_->Stats().step_s, submitted.step_s);
     ASSERT_TRUE(loop_->Submit(Ask(Prompt(10, 2)), same, in_step));
     ASSERT_TRUE(loop_->Submit(Ask(Prompt(10, 3)), later, start));
   });
@@ -243,6 +244,7 @@ TEST_F(EngineLoopTest, AStepCountsFromARequestsArrivalOnlyWhereItCameInThatStep)
   EXPECT_EQ(in_step.steps, start.steps);
   EXPECT_GE(same->result->steps_s, submitted.step_s - in_step.step_s + 12 * 2e-3);
   EXPECT_LE(later->result->steps_s, then.step_s - submitted.step_s);
+  EXPECT_GT(same->result->steps_s - later->result->steps_s, 50e-3) << "of that step";
   EXPECT_LE(last->result->steps_s, all_s - then.step_s);
   world_.engine.reset();  // before its model
 }
@@ -283,6 +285,19 @@ TEST_F(EngineLoopTest, CancelAllEndsWhatRunsAndWhatWaits) {
     ASSERT_TRUE(record->done);
     EXPECT_EQ(record->result->finish_reason, FinishReason::kCancelled);
   }
+}
+
+TEST_F(EngineLoopTest, WhoComesAfterAllWereCancelledIsAnswered) {
+  Loop();
+  std::promise<void> taken;
+  loop_->CancelAll();
+  loop_->Post([&] { taken.set_value(); });
+  Run();
+  taken.get_future().get();
+  const auto later = std::make_shared<Record>();
+  ASSERT_TRUE(loop_->Submit(Ask(Prompt(10, 2)), later));
+  Await(later->done);
+  EXPECT_EQ(later->result->finish_reason, FinishReason::kLength);
 }
 
 // Who may run does not count as waiting, and no result is forgotten however many end at once.

@@ -106,6 +106,8 @@ TEST(OpenAiRequestTest, ErrorsNameTheField) {
       {R"("top_k": 1.5)", "top_k"},
       {R"("repetition_penalty": 0)", "repetition_penalty"},
       {R"("presence_penalty": 2.1)", "presence_penalty"},
+      {R"("presence_penalty": -2.1)", "presence_penalty"},
+      {R"("frequency_penalty": 2.1)", "frequency_penalty"},
       {R"("frequency_penalty": -3)", "frequency_penalty"},
       {R"("seed": 1.5)", "seed"},
       {R"("max_tokens": 0)", "max_tokens"},
@@ -113,6 +115,7 @@ TEST(OpenAiRequestTest, ErrorsNameTheField) {
       {R"("max_tokens": 18446744073709551615)", "max_tokens"},
       {R"("stop": 1)", "stop"},
       {R"("stop": ["a", 1])", "stop"},
+      {R"("stop": ["a", null])", "stop"},
       {R"("logprobs": 21)", "logprobs"},
       {R"("logprobs": true)", "logprobs"},
       {R"("stream": "yes")", "stream"},
@@ -138,6 +141,11 @@ TEST(OpenAiRequestTest, ErrorsNameTheField) {
   }
   EXPECT_THAT(With(R"("kvcake": {"polcy": "load"})").error().message,
               HasSubstr("report, store or policy"));
+  EXPECT_TRUE(With(R"("presence_penalty": -2, "frequency_penalty": -2)"));
+  EXPECT_TRUE(With(R"("presence_penalty": 2, "frequency_penalty": 2)"));
+  const auto unscored = ChatWith(R"("top_logprobs": 2)");
+  ASSERT_FALSE(unscored);
+  EXPECT_EQ(unscored.error().message, "top_logprobs needs logprobs: true");
   std::string stops = R"("stop": ["a")";
   for (int i = 0; i < 16; ++i) stops += ", \"a\"";
   EXPECT_EQ(With(stops + "]").error().param, "stop");
@@ -180,6 +188,7 @@ TEST(OpenAiRequestTest, KnownFieldsThatWouldChangeTheAnswerAreRefused) {
                       "response_format": {"type": "text"}, "min_tokens": 0, "guided_regex": "",
                       "use_beam_search": false, "spaces_between_special_tokens": true)"));
   EXPECT_TRUE(ChatWith(R"("tools": [], "tool_choice": "none", "modalities": ["text"], "n": 1)"));
+  EXPECT_TRUE(ChatWith(R"("tools": [], "tool_choice": "auto")"));
 }
 
 TEST(OpenAiRequestTest, TokenizingRefusesWhatItWouldNotHonour) {
@@ -209,6 +218,7 @@ TEST(OpenAiRequestTest, SeveralPromptsAndAnswers) {
   EXPECT_EQ(limited(R"({"prompt": ["a", "b"], "n": 2})"), "");
   EXPECT_EQ(limited(R"({"prompt": ["a", "b"], "n": 3})"), "n");
   EXPECT_EQ(limited(R"({"prompt": "a", "n": 2147483647})"), "n");
+  EXPECT_EQ(limited(R"({"prompt": ["a", "b", "c", "d"]})"), "");
   EXPECT_EQ(limited(R"({"prompt": ["a", "b", "c", "d", "e"]})"), "prompt");
   EXPECT_EQ(limited(R"({"prompt": [[1, 2], [3, 4]]})"), "");
   EXPECT_EQ(limited(R"({"prompt": [[1, 2], [3, 4, 5]]})"), "prompt");
@@ -243,6 +253,7 @@ TEST(OpenAiRequestTest, TextsAndBiasesAreBounded) {
     return request ? "" : request.error().param;
   };
   EXPECT_EQ(param(R"("stop": "abc")"), "");
+  EXPECT_EQ(param(R"("stop": ["a", "b"])"), "");
   EXPECT_EQ(param(R"("stop": "abcd")"), "stop");
   EXPECT_EQ(param(R"("stop": ["a", "abcd"])"), "stop");
   EXPECT_EQ(param(R"("stop_token_ids": [1, 2])"), "");

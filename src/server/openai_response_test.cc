@@ -98,6 +98,10 @@ TEST(OpenAiResponseTest, ThoughtsAndCallsAreApart) {
     "function": {"name": "f", "arguments": "{}"}}]})"));
   EXPECT_EQ(Whole({.chat = true}, text, FinishReason::kLength)["choices"][0]["finish_reason"],
             "length");
+  AnswerDelta both = text;
+  both.content = "Let me see.";
+  EXPECT_EQ(Whole({.chat = true}, both, FinishReason::kStop)["choices"][0]["message"]["content"],
+            "Let me see.");
   AnswerWriter writer = Writer({.chat = true});
   const auto delta = [&](const AnswerDelta& piece) {
     return Events(writer.Event(0, piece, {})).at(0)["choices"][0]["delta"];
@@ -191,7 +195,8 @@ TEST(OpenAiResponseTest, StreamsOfAChat) {
   const auto last = Events(End(writer, FinishReason::kStop), true);
   ASSERT_EQ(last.size(), 2u);
   EXPECT_EQ(last[0]["choices"][0]["finish_reason"], "stop");
-  EXPECT_EQ(last[0]["choices"][0]["delta"], json::object());
+  EXPECT_EQ(last[0]["choices"][0], json::parse(R"({"index": 0, "delta": {}, "logprobs": null,
+    "finish_reason": "stop", "stop_reason": null})"));
   EXPECT_EQ(last[1]["choices"], json::array());
   EXPECT_EQ(last[1]["usage"]["total_tokens"], 303);
 }

@@ -38,6 +38,20 @@ TEST_F(RequestPreparerTest, CallsAreReadWithTheSpecialTokensThatTheyAreWrittenWi
   EXPECT_TRUE(Prepared(chat + "}", "hermes").asked.skip_special);
 }
 
+// A model has no row for one more.
+TEST_F(RequestPreparerTest, IdsEndWithTheVocabulary) {
+  const RequestPreparer preparer(*runtime_, ChatTemplate::FromText("", {}),
+                                 {.model_names = {"m"}, .model_len_max = 4096});
+  const int vocab = runtime_->model().vocab_size();
+  const auto refused = [&](int id) {
+    const auto prepared = preparer.Prepare(fmt::format(R"({{"prompt": [{}]}})", id),
+                                           RequestPreparer::Ask::kCompletion, "ann");
+    return prepared ? "" : prepared.error().param;
+  };
+  EXPECT_EQ(refused(vocab - 1), "");
+  EXPECT_EQ(refused(vocab), "prompt");
+}
+
 // As vLLM has it: in a row from the one that is asked for, or any.
 TEST_F(RequestPreparerTest, AnswersHaveSeedsOfTheirOwn) {
   const auto seeds = [&](const char* fields) {
