@@ -105,6 +105,35 @@ TEST_F(ChunkFormatTest, FieldsThatNoWriterWroteAreRefusedEvenWithARightChecksum)
   EXPECT_TRUE(DecodeHeader(bytes()));
 }
 
+// A reader of a file that says so would divide by zero, or look behind the header.
+TEST_F(ChunkFormatTest, DimensionsThatNoModelHasAreRefusedByName) {
+  const auto refusal = [&](size_t at, uint32_t value) {
+    EncodeHeader(bytes(), header_);
+    for (int i = 0; i < 4; ++i) bytes()[at + i] = static_cast<std::byte>(value >> (8 * i));
+    Reseal();
+    const auto header = DecodeHeader(bytes());
+    return header ? std::string() : header.error().message;
+  };
+  for (const auto& [at, field] : {std::pair(24u, "layers"), std::pair(28u, "kv_heads"),
+                                  std::pair(32u, "head_dim"), std::pair(36u, "chunk_tokens")}) {
+    for (const uint32_t value : {0u, (1u << 20) + 1}) {
+      EXPECT_EQ(refusal(at, value),
+                fmt::format("{} is {}, must be in [1, {}]", field, value, 1u << 20));
+    }
+  }
+  EXPECT_EQ(refusal(24, kChunkLayersMax + 1),
+            fmt::format("layers is {}, must be at most {}", kChunkLayersMax + 1, kChunkLayersMax));
+}
+
+TEST_F(ChunkFormatTest, EachNumericPathComesBack) {
+  for (const NumericPath path : {NumericPath::kUnknown, NumericPath::kBf16Dot, NumericPath::kF32Fma,
+                                 NumericPath::kF32, NumericPath::kBf16Tensor}) {
+    header_.numeric_path = path;
+    EncodeHeader(bytes(), header_);
+    EXPECT_EQ(DecodeHeader(bytes())->numeric_path, path);
+  }
+}
+
 TEST_F(ChunkFormatTest, ANumericPathOfALaterVersionIsUnknown) {
   bytes()[44] = std::byte{77};
   Reseal();
@@ -133,6 +162,7 @@ TEST_F(ChunkFormatTest, AnotherChunkIsNamedByWhatDiffers) {
   EXPECT_NE(message([](auto& h) { h.key.digest[0] ^= 1; }).find("key"), std::string::npos);
   EXPECT_NE(message([](auto& h) { h.parent.digest[9] ^= 1; }).find("parent"), std::string::npos);
   EXPECT_NE(message([](auto& h) { h.layout.kv_heads = 1; }).find("layout"), std::string::npos);
+  EXPECT_NE(message([](auto& h) { h.encryption.emplace(); }).find("encryption"), std::string::npos);
   EXPECT_EQ(message([](auto& h) { h.numeric_path = NumericPath::kF32; }), "");
 }
 
@@ -147,7 +177,9 @@ TEST(ChunkFormatLimitsTest, TheDeepestModelFitsTheHeader) {
   layout.layers = kChunkLayersMax + 1;
   EXPECT_EQ(CheckStorable(layout).error().code, ErrorCode::kUnsupported);
   layout.layers = 0;
-  EXPECT_EQ(CheckStorable(layout).error().code, ErrorCode::kInvalidArgument);
+  const auto empty = CheckStorable(layout);
+  ASSERT_FALSE(empty);
+  EXPECT_EQ(empty.error().code, ErrorCode::kInvalidArgument);
 }
 
 TEST(ChunkFormatLimitsTest, WhatVerifyWouldTakeForNoChunkIsNotStored) {

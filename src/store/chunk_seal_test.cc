@@ -129,6 +129,15 @@ TEST_F(ChunkSealTest, AnotherKeyOpensNothing) {
   EXPECT_NE(NameOf(other, chain_[1]), NameOf(key_, chain_[1]));
 }
 
+TEST_F(ChunkSealTest, AnotherCipherIsRefusedByName) {
+  std::vector<std::byte> file = Sealed(key_);
+  file[80] = std::byte{2};
+  Forge(file);
+  const auto header = DecodeChunk(file);
+  ASSERT_FALSE(header);
+  EXPECT_EQ(header.error().message, "encryption is 2, must be 1");
+}
+
 // Every byte of the file is a checksum's, or authenticated, or must be what it is.
 TEST_F(ChunkSealTest, NoByteCanBeChanged) {
   const std::vector<std::byte> file = Sealed(key_);

@@ -122,12 +122,24 @@ TEST_F(EncodedFormatTest, FieldsThatNoWriterWroteAreRefusedEvenWithARightChecksu
   EXPECT_TRUE(DecodeHeader(bytes()));
 }
 
+TEST_F(EncodedFormatTest, APartOfNoBytesIsRefused) {
+  const size_t units_at = 256 + 28 + 8;  // the second layer's
+  std::fill_n(bytes().begin() + units_at, 4, std::byte{0});
+  Reseal();
+  const auto header = DecodeHeader(bytes());
+  ASSERT_FALSE(header);
+  EXPECT_EQ(header.error().message, "the part of layer 1 is empty");
+}
+
 TEST_F(EncodedFormatTest, CodecsThatAreNotThereAreRefused) {
   for (const int codec : {0, 5, 0x4001}) {
     bytes()[42] = static_cast<std::byte>(codec);
     bytes()[43] = static_cast<std::byte>(codec >> 8);
     Reseal();
-    EXPECT_FALSE(DecodeHeader(bytes())) << codec;
+    const auto header = DecodeHeader(bytes());
+    ASSERT_FALSE(header) << codec;
+    EXPECT_EQ(header.error().message,
+              fmt::format("codec is {}, which is none of an encoded chunk", codec));
   }
 }
 
