@@ -116,6 +116,26 @@ TEST(CacheGen, AStateThatDoesNotEndWhereAllDoIsCorrupt) {
   }
 }
 
+// What is read again is written again, byte for byte.
+TEST(CacheGen, BytesThatFillUpAreZeros) {
+  const KvLayout layout{.layers = 1, .kv_heads = 1, .head_dim = 16, .chunk_tokens = 1};
+  const auto tables = *NaturalTables(CacheGenRow(), layout);
+  const auto codec = MakeCodec(Codec::kCacheGen, {.layout = layout, .tables = &tables}).value();
+  std::vector<std::byte> part(codec->part_bytes_max());
+  part.resize(codec->Encode({}, NaturalSlab(layout, 1), part).value());
+  std::vector<uint16_t> decoded(32);
+  const size_t steps_end = 2, states_end = 64 + kRansLanes * sizeof(uint32_t);
+  ASSERT_LT(states_end, part.size());
+  ASSERT_EQ(part.back(), std::byte{0});
+  for (const size_t at : {steps_end, size_t{63}, part.size() - 1}) {
+    auto damaged = part;
+    damaged[at] ^= std::byte{1};
+    const auto status = codec->Decode({}, damaged, decoded);
+    ASSERT_FALSE(status) << at;
+    EXPECT_EQ(status.error().code, ErrorCode::kCorrupt);
+  }
+}
+
 // What follows a wrong state or word is noise, which leaves other words or states in the end. The
 // few that decode are another part's: a word may stand for a symbol with as many slots as its own.
 TEST(CacheGen, OtherStatesOrWordsAreCorrupt) {
@@ -152,6 +172,23 @@ TEST(CacheGen, TablesThatAreWrongAreCorrupt) {
   EXPECT_TRUE(fails(2, 0x7f80)) << "an infinite step";
   EXPECT_TRUE(fails(4, 0)) << "a level that never occurs";
   EXPECT_TRUE(fails(6, 4096)) << "more than 4096 in all";
+  // Planes have nothing else amiss.
+  const auto why = [](int most, std::vector<uint16_t> counts) {
+    const CacheGenPlane plane{.most = most, .first_step = 0x3c00, .counts = std::move(counts)};
+    const auto planes = ParseCacheGen({.codec = Codec::kCacheGen,
+                                       .layers = 1,
+                                       .kv_heads = 1,
+                                       .head_dim = 1,
+                                       .body = CacheGenBody({plane, plane})});
+    return planes ? "" : planes.error().message;
+  };
+  EXPECT_EQ(why(1, {1, 4094, 1}), "");
+  EXPECT_THAT(why(1, {0, 4095, 1}), HasSubstr("a level never occurs"));
+  EXPECT_THAT(why(1, {1, 4093, 1}), HasSubstr("not 4096 in all"));
+  EXPECT_THAT(why(0, {4096}), HasSubstr("too many levels"));
+  std::vector<uint16_t> many(2 * (kCacheGenMost + 1) + 1, 1);
+  many[0] += static_cast<uint16_t>(kRansTotal - many.size());
+  EXPECT_THAT(why(kCacheGenMost + 1, many), HasSubstr("too many levels"));
   EXPECT_EQ(CacheGenBody(ParseCacheGen(good).value()), good.body);
 }
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -57,6 +58,24 @@ TEST(CodecTables, EveryDamagedOrMissingByteIsSeen) {
   EXPECT_FALSE(ParseTables(longer, "x"));
 }
 
+TEST(CodecTables, WhatNoWriterWroteIsRefusedEvenWithARightChecksum) {
+  const auto why = [](size_t at, int value) {
+    auto file = TablesFile(SomeTables());
+    file[at] = std::byte(value);
+    const uint64_t checksum = Xxh3_64(std::span(file).subspan(16));
+    std::memcpy(&file[8], &checksum, sizeof(checksum));
+    const auto parsed = ParseTables(file, "x");
+    return parsed ? "" : parsed.error().message;
+  };
+  EXPECT_EQ(why(16, 1), "");
+  EXPECT_THAT(why(16, 2), HasSubstr("of a version that this kvcake does not read"));
+  EXPECT_THAT(why(40, 4), HasSubstr("is cut, or too long"));
+  for (const size_t at : {22, 24, 28, 32}) {  // level, layers, heads and their channels
+    EXPECT_THAT(why(at, 0), HasSubstr("has a header that is not one")) << at;
+  }
+  EXPECT_THAT(why(27, 1), HasSubstr("has a header that is not one")) << "2^24 layers";
+}
+
 // By what its numbers are, not by how they are kept.
 TEST(CodecTables, AModelIsToldFromOthers) {
   const auto identity = [](const char* theta) {
@@ -92,6 +111,8 @@ TEST(CodecTables, WhatIsWrongWithThemIsSaid) {
   const KvLayout wider{.layers = 3, .kv_heads = 4, .head_dim = 6};
   EXPECT_THAT(why({.layout = wider, .tables = &tables}),
               HasSubstr("3 layers of 4 heads of 5, this one 3 of 4 of 6"));
+  const KvLayout deeper{.layers = 4, .kv_heads = 4, .head_dim = 5};
+  EXPECT_THAT(why({.layout = deeper, .tables = &tables}), HasSubstr("this one 4 of 4 of 5"));
   CodecTables unknown = tables;
   unknown.model = 0;
   EXPECT_EQ(why({.layout = layout, .tables = &unknown, .model = 7}), "");

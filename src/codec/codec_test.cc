@@ -268,6 +268,19 @@ TEST(CodecTable, RowsAreFoundByNumberAndByName) {
   EXPECT_THAT(none.error().message, HasSubstr("lossless"));
 }
 
+TEST(CodecTable, ARawPartIsFilledUpWithZeros) {
+  const auto codec =
+      MakeCodec(Codec::kRaw,
+                {.layout = {.layers = 1, .kv_heads = 1, .head_dim = 1, .chunk_tokens = 1}})
+          .value();
+  std::vector<std::byte> part(codec->part_bytes_max());
+  std::vector<uint16_t> slab = {1, 2}, decoded(2);
+  ASSERT_TRUE(codec->Encode({}, slab, part));
+  ASSERT_TRUE(codec->Decode({}, part, decoded));
+  part.back() = std::byte{1};
+  EXPECT_FALSE(codec->Decode({}, part, decoded));
+}
+
 // On-disk numbers.
 TEST(CodecTable, NumbersNeverChange) {
   const auto number = [](const char* name) { return static_cast<int>((*CodecNamed(name))->codec); };

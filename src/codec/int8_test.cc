@@ -32,6 +32,17 @@ TEST(Int8, TakesAtMostEightBitsAndTwoFifths) {
   }
 }
 
+// Files that were written long ago have these lengths.
+TEST(Int8, ABlockHas128TokensAtMost) {
+  const auto bytes = [](int tokens) {
+    const KvLayout layout{.layers = 1, .kv_heads = 1, .head_dim = 64, .chunk_tokens = tokens};
+    return (*MakeCodec(Codec::kInt8, {.layout = layout}))->part_bytes_max();
+  };
+  // Two numbers for each channel of a block, one for each token, then the bytes of K and of V.
+  EXPECT_EQ(bytes(128), 2 * 2 * 64 + 2 * 128 + 2 * 64 * 128);
+  EXPECT_EQ(bytes(129), 2 * (2 * 2 * 64) + RoundUpToPart(2 * 129) + 2 * 64 * 129);
+}
+
 // A key is off by half a step of its channel in its block, a value by half a step of its token;
 // both steps may be 1/128 longer than they need be, and both are rounded to bf16.
 TEST(Int8, NoNumberIsOffByMoreThanHalfAStep) {

@@ -48,6 +48,31 @@ double RelativeRms(std::span<const uint16_t> was, std::span<const uint16_t> is) 
   return std::sqrt(errors / squares);
 }
 
+// They are kept as they are, and those of a model are unlike all others.
+TEST(KvQuant, APromptsFirstTokensSayNothingOfTheOthers) {
+  auto slab = NaturalSlab(kKvQuantLayout, 100);
+  const auto fitted = [&] {
+    const KvSample sample{.layout = kKvQuantLayout,
+                          .positions = {0},
+                          .inverse_frequencies = {},
+                          .slab = [&](size_t, int) -> std::span<const uint16_t> { return slab; }};
+    return KvQuantRow().fit(sample)[0];
+  };
+  const auto change = [&](int token) {
+    for (int head = 0; head < 2 * kKvQuantLayout.kv_heads; ++head) {
+      const size_t row = static_cast<size_t>(head) * kKvQuantLayout.chunk_tokens + token;
+      for (int c = 0; c < kKvQuantLayout.head_dim; ++c) {
+        slab[row * kKvQuantLayout.head_dim + c] = NumberToBf16(static_cast<float>(1000 + c));
+      }
+    }
+  };
+  const CodecTables before = fitted();
+  for (int token = 0; token < kKvQuantFirstTokens; ++token) change(token);
+  EXPECT_TRUE(fitted() == before);
+  change(kKvQuantFirstTokens);
+  EXPECT_FALSE(fitted() == before);
+}
+
 TEST(KvQuant, TakesAtMostThreePointSevenBits) {
   for (const int heads : {2, 8}) {
     KvLayout layout = kKvQuantLayout;

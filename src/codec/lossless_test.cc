@@ -54,6 +54,15 @@ TEST(Lossless, EntriesThatAreWrongAreCorrupt) {
       EXPECT_EQ(status.error().code, ErrorCode::kCorrupt);
     }
   }
+  const auto why = [&](size_t at, int value) {
+    auto damaged = part;
+    damaged[at] = std::byte(value);
+    const Status status = codec->Decode({}, damaged, decoded);
+    return status ? "" : status.error().message;
+  };
+  // Refuses them before it looks anything up in the table, or behind the part.
+  EXPECT_EQ(why(15, 5), "a part of codec lossless: a table is wider than 4 bits");
+  EXPECT_EQ(why(23, 0xff), "a part of codec lossless: a block has more escapes than values");
 }
 
 }  // namespace
