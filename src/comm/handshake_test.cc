@@ -78,6 +78,19 @@ TEST_P(HandshakeTest, AnOlderVersionMayKnowFewerFacts) {
   }
 }
 
+TEST_P(HandshakeTest, AFactThatTheFirstRankLacksIsADifference) {
+  const Comms comms = Make(2);
+  for (const Status& status : All(comms, [](Comm& comm) {
+         std::vector<Fact> facts = {{"version", "1"}};
+         if (comm.rank() == 1) facts.push_back({"lossy", "int8"});
+         return Handshake(comm, facts, kPatience);
+       })) {
+    ExpectCode(status, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(status.error().message,
+                HasSubstr("rank 1 has another lossy than rank 0 (int8; rank 0: nothing)"));
+  }
+}
+
 TEST_P(HandshakeTest, AFactThatSomeLackIsComparedWithNoOther) {
   const Comms comms = Make(2);
   for (const Status& status : All(comms, [](Comm& comm) {

@@ -219,6 +219,11 @@ TEST(ChainModelTest, GathersByHand) {
   const ChainTimes slow = PredictGather(cost, 8, GatherMethod::kTsp);
   EXPECT_DOUBLE_EQ(slow.ranks[0].end_s(), 2 * 41);
   EXPECT_DOUBLE_EQ(slow.ranks[1].wait_s, (3 - 1) + (44 - 23));
+  // The first token is the prompt's last one's: of a zigzag the first rank has that, else the last.
+  EXPECT_DOUBLE_EQ(slow.ttft_s, slow.ranks[1].end_s());
+  const ChainTimes zigzag = PredictGather(cost, 8, GatherMethod::kZigzag);
+  EXPECT_DOUBLE_EQ(zigzag.ttft_s, zigzag.ranks[0].end_s());
+  EXPECT_GT(zigzag.ttft_s, zigzag.ranks[1].end_s());
 }
 
 TEST(ChainModelTest, OneRankSendsNothing) {

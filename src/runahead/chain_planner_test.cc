@@ -70,6 +70,9 @@ TEST(ChainPlannerTest, ATableWithoutTheKeyIsAnErrorAtOnce) {
 
 TEST(ChainPlannerTest, SharesAreAsManyAsTheRanks) {
   EXPECT_TRUE(NewChainPlanner(Options("0.5,0.5")));
+  const auto less = NewChainPlanner(Options("0.5,0.3"));
+  ASSERT_FALSE(less) << "before there is a prompt";
+  EXPECT_THAT(less.error().message, HasSubstr("sum to 0.8"));
   for (const char* wrong : {"0.5,0.3,0.2", "4096", "2048,1024,1024", "nonsense", ""}) {
     const auto planner = NewChainPlanner(Options(wrong));
     ASSERT_FALSE(planner) << wrong;
@@ -125,6 +128,39 @@ TEST(ChainPlannerTest, AChainThatBeginsBeforeTheLeaderMustMakeUpForThat) {
   EXPECT_TRUE(always->Pays(2048, *always->Plan(2048, 4096, 2), 2048 + 4000));
   for (int i = 0; i < 20; ++i) Teach(*planner, 0.5, 1);
   EXPECT_FALSE(pays(2048 + 1600)) << "the other rank is slower";
+  for (int i = 0; i < 20; ++i) Teach(*planner, 1, 0.5);
+  EXPECT_TRUE(pays(2048 + 2200)) << "the leader is, alone too";
+  const auto far = New(Options());
+  EXPECT_TRUE(far->Pays(1 << 15, *far->Plan(1 << 15, 4096, 2), 1 << 15)) << "as alone is far, too";
+}
+
+// Each of several ranks would have to make the way that one makes once.
+TEST(ChainPlannerTest, WhatGrowsWithThePrefixAloneIsNotShared) {
+  ChainPlannerOptions options = Options();
+  options.time = [] { return SliceTime{.g = 1e-4, .b = 1e-3}; };
+  EXPECT_EQ(New(options)->Plan(0, 4096, 2)->ranks(), 2);
+  EXPECT_EQ(New(options)->Plan(1 << 22, 4096, 2)->ranks(), 1);
+}
+
+// One prompt that something else has slowed down moves the plan half the way.
+TEST(ChainPlannerTest, APromptCountsAsMuchAsAllBefore) {
+  const auto once = New(Options()), often = New(Options());
+  for (const auto& planner : {once.get(), often.get()}) ASSERT_TRUE(planner->Plan(0, 4096, 2));
+  Teach(*once, 0.5, 1);
+  for (int i = 0; i < 60; ++i) Teach(*often, 0.75, 1);
+  EXPECT_EQ(*once->Plan(0, 4096, 2), *often->Plan(0, 4096, 2));
+}
+
+// A short prompt's ranks are the last ones.
+TEST(ChainPlannerTest, WhatIsLearntIsOfTheRanksThatWereUsed) {
+  const auto planner = New(Options());
+  const Partition before = *planner->Plan(0, 4096, 3);
+  ASSERT_EQ(before.ranks(), 3);
+  for (int i = 0; i < 20; ++i) Teach(*planner, 0.5, 1);
+  const Partition after = *planner->Plan(0, 4096, 3);
+  ASSERT_EQ(after.ranks(), 3);
+  EXPECT_GT(after.size(0), before.size(0));
+  EXPECT_LT(after.size(1), before.size(1) * 3 / 4);
 }
 
 // What follows a long beginning takes longer.
@@ -207,6 +243,15 @@ TEST(ChainPlannerTest, PromptsThatAreTooShortForARankLeaveItsSpeed) {
     ASSERT_EQ(planner->Plan(0, 256, 2)->ranks(), 1);
     planner->ForgetSlowness(0, *planner->Plan(0, 256, 2), 2, 0);
   }
+  EXPECT_EQ(*planner->Plan(0, 4096, 2), before);
+}
+
+TEST(ChainPlannerTest, PromptsThatHaveNoChunkForEachRankLeaveTheirSpeeds) {
+  const auto planner = New(Options());
+  ASSERT_EQ(planner->Plan(0, 4096, 2)->ranks(), 2);
+  for (int i = 0; i < 20; ++i) Teach(*planner, 0.5, 1);
+  const Partition before = *planner->Plan(0, 4096, 2);
+  for (int i = 0; i < 100; ++i) planner->ForgetSlowness(0, EvenPartition(255, 1), 2, 0);
   EXPECT_EQ(*planner->Plan(0, 4096, 2), before);
 }
 

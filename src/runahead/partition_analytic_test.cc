@@ -93,10 +93,14 @@ TEST(AnalyticTest, SpeedsGetTheirShare) {
   cost.ranks[2].t0_s = 10;
   // c, c / 2 and c - 10 are 490.
   EXPECT_THAT(BalancedPartition(cost, 490).bounds, ElementsAre(0, 200, 300, 490));
+  ChainCost speeds = EqualChain(2, {.b = 1});
+  speeds.ranks[1].speed = 0.5;
+  EXPECT_THAT(BalancedPartition(speeds, 300).bounds, ElementsAre(0, 200, 300));
 }
 
 TEST(AnalyticTest, OfUnknownCostsPartsAreEven) {
   const ChainCost cost = EqualChain(4, {});
+  EXPECT_EQ(BalancedPartition(cost, 1000), EvenPartition(1000, 4));
   EXPECT_EQ(AnalyticPartition(cost, 1000), EvenPartition(1000, 4));
   ChainCost some_speed = cost;
   some_speed.ranks[0].speed = 2;
@@ -109,6 +113,10 @@ TEST(AnalyticTest, NoLinkSendsLongerThanRanksCompute) {
   cost.link.alpha_s = 1;
   // The first computes x in x s and sends it in 8 + 3 x s; the last takes 400 - x.
   EXPECT_THAT(BalancedPartition(cost, 400).bounds, ElementsAre(0, 98, 400));
+  // The second of three sends the first's messages, too: 16 and 20 / 10 are 18 s.
+  cost = EqualChain(3, {.b = 1});
+  cost.link = {.alpha_s = 1, .bytes_per_s = cost.bytes_per_token() * 10};
+  EXPECT_THAT(BalancedPartition(cost, 38).bounds, ElementsAre(0, 18, 20, 38));
 }
 
 TEST(AnalyticTest, IsAPartitionAndNeverWorseThanEven) {

@@ -180,6 +180,10 @@ TEST_F(PartitionSearchTest, WhatCannotBeIsRefused) {
   refuses(options, "tokens is 1024, this search's is 2048");
   options.tokens = 1024, options.what = "other";
   refuses(options, "what is test, this search's is other");
+  options.what = "test", options.ranks = 3;
+  refuses(options, "the number of ranks is 2, this search's is 3");
+  options.ranks = 2, options.stride_min_tokens = 64;
+  refuses(options, "stride_min_tokens is 128, this search's is 64");
   std::ofstream(options.state_path) << "{}";
   refuses(options, "state.json: version is missing");
   const auto negative =
