@@ -117,6 +117,9 @@ TEST(SamplerTest, BiasesComeBeforePenaltiesAndBansAfterAll) {
     EXPECT_NE(Choose(logits, params, tokens, 0, said), 3);
     // What is not changed is what there was without.
     EXPECT_EQ(Choose(logits, params, tokens, 0), Sample(logits, params, position));
+    SamplingParams edits = params;  // of a token that there is not: each position has its own luck
+    edits.logit_bias = {{9, 1}};
+    EXPECT_EQ(Choose(logits, edits, tokens, 0), Sample(logits, params, position));
   }
 }
 

@@ -57,6 +57,16 @@ TEST(TokenScoreTest, KnownWeights) {
   EXPECT_EQ(ScoreToken(logits, 0, 20).top.size(), logits.size());
 }
 
+// The sums go by sixteen, and few vocabularies do.
+TEST(TokenScoreTest, TheLargestMayBeTheLast) {
+  for (const size_t vocab : {17u, 33u, 4097u}) {
+    std::vector<float> logits(vocab);
+    logits.back() = 500;
+    EXPECT_EQ(ScoreToken(logits, static_cast<int32_t>(vocab) - 1, 0).logprob, 0) << vocab;
+    EXPECT_EQ(ScoreToken(logits, 0, 0).logprob, -500) << vocab;
+  }
+}
+
 TEST(TokenScoreTest, FarApartAndNan) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float infinite = std::numeric_limits<float>::infinity();

@@ -84,6 +84,22 @@ TEST_F(WarmUpTest, FarPassesTellAttentionFromNoise) {
   EXPECT_GT(worst_near, 0.3) << "or the far ones are not needed";
 }
 
+// The first of its length is cold, and would be taken for how the machine is.
+TEST_F(WarmUpTest, LengthsDoubleAfterTheFirstHasHadTwo) {
+  NoisyModel model(clock_, 1, 8192);
+  ComputeCost cost;
+  ASSERT_TRUE(WarmUp(model, *pool_, cost, clock_, {.slice_tokens = 256, .max = Seconds(60)}));
+  EXPECT_EQ(model.passes, 6) << "16, 16, 32, 64, 128, 256";
+  EXPECT_EQ(cost.fit().samples, 6);
+}
+
+TEST_F(WarmUpTest, NoPassBeginsWhenTimeIsUp) {
+  NoisyModel slow(clock_, 1, 8192, /*slower=*/100);
+  ComputeCost cost;
+  ASSERT_TRUE(WarmUp(slow, *pool_, cost, clock_, {.max = Seconds(0.2)}));
+  EXPECT_EQ(slow.passes, 1);
+}
+
 TEST_F(WarmUpTest, FarPassesAreForWhoKnowsLittle) {
   NoisyModel model(clock_, 1, 8192);
   ComputeCost cost;
@@ -102,6 +118,14 @@ TEST_F(WarmUpTest, ASlowModelHasOneFarPass) {
   ASSERT_TRUE(WarmUpFar(model, *pool_, cost, clock_));
   EXPECT_EQ(model.passes, 1);
   EXPECT_EQ(cost.fit().samples, 1);
+  // A second pass is not begun where it would end after the time that there is.
+  NoisyModel slower(clock_, 1, 8192, /*slower=*/3);
+  ComputeCost other;
+  const TimePoint began = clock_.Now();
+  ASSERT_TRUE(WarmUpFar(slower, *pool_, other, clock_));
+  EXPECT_EQ(slower.passes, 1);
+  EXPECT_EQ(other.fit().samples, 1);
+  EXPECT_LT(clock_.Now() - began, Seconds(1));
 }
 
 TEST_F(WarmUpTest, ShortContextsAndSmallPoolsAreNoError) {
