@@ -241,6 +241,7 @@ TEST_P(EqualsOneProcessTest, BitForBit) {
           const std::vector<float> want = RunAll(alone, job.tokens, IdsOf(want_pages));
           const auto logits = all.Prefill(chain, job, &pages);
           ASSERT_TRUE(logits) << logits.error().message;
+          ASSERT_EQ(logits->size(), static_cast<size_t>(config.vocab_size));
           EXPECT_TRUE(SameBits(*logits, want.data() + want.size() - config.vocab_size));
           EXPECT_EQ(KvOf(all.leader(), IdsOf(pages), tokens),
                     KvOf(alone, IdsOf(want_pages), tokens));
