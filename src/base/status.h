@@ -10,16 +10,18 @@
 
 namespace kvcake {
 
+// From 1 on: error() of a result that has none reads what is there, which is often 0, and a test
+// that asks for its code shall fail.
 enum class ErrorCode {
-  kInvalidArgument,    // the caller's input is wrong; the message names the thing and the remedy
-  kUnsupported,        // valid, but not something kvcake does; the message names it
-  kNotFound,           // was expected to exist and does not
-  kCorrupt,            // bytes that fail a check
-  kIo,                 // the operating system refused or failed
-  kResourceExhausted,  // a limit was reached; the message names the flag that sets it
-  kNoSpace,            // a file system, or this user's quota on it, is full
-  kCancelled,          // given up by the caller
-  kDeadline,           // took longer than allowed
+  kInvalidArgument = 1,  // the caller's input is wrong; the message names the thing and the remedy
+  kUnsupported,          // valid, but not something kvcake does; the message names it
+  kNotFound,             // was expected to exist and does not
+  kCorrupt,              // bytes that fail a check
+  kIo,                   // the operating system refused or failed
+  kResourceExhausted,    // a limit was reached; the message names the flag that sets it
+  kNoSpace,              // a file system, or this user's quota on it, is full
+  kCancelled,            // given up by the caller
+  kDeadline,             // took longer than allowed
 };
 
 struct Error {

@@ -169,11 +169,16 @@ void WriteQwen3(const ModelConfig& config, json* out) {
 
 // How many there are, and go to a token.
 Status ReadExperts(const JsonField& fields, const char* count_name, const ExpertsConfig& absent,
-                   ExpertsConfig* experts) {
+                   ModelConfig* config) {
+  ExpertsConfig* const experts = &config->experts;
   *experts = absent;
   ASSIGN_OR_RETURN(experts->count, fields[count_name].Int(1, kMaxExperts, absent.count));
   ASSIGN_OR_RETURN(experts->per_token,
                    fields["num_experts_per_tok"].Int(1, kMaxExperts, absent.per_token));
+  if (experts->count > kMaxExperts / config->layers) {
+    return fields.Bad(fmt::format("num_hidden_layers ({}) x {} ({}) exceeds {}", config->layers,
+                                  count_name, experts->count, kMaxExperts));
+  }
   if (experts->per_token <= experts->count) return {};
   return fields.Bad(fmt::format("num_experts_per_tok is {}, more than the {} of {}",
                                 experts->per_token, experts->count, count_name));
@@ -181,10 +186,9 @@ Status ReadExperts(const JsonField& fields, const char* count_name, const Expert
 
 Status ReadQwen3Moe(const JsonField& fields, const FamilyDefaults& defaults, ModelConfig* config) {
   RETURN_IF_ERROR(ReadQwen3(fields, defaults, config));
-  ExpertsConfig& experts = config->experts;
   const char* count_name = fields["num_experts"].null() ? "num_local_experts" : "num_experts";
-  RETURN_IF_ERROR(ReadExperts(fields, count_name, {.count = 128, .per_token = 8}, &experts));
-  ASSIGN_OR_RETURN(experts.normalized, fields["norm_topk_prob"].Flag(false));
+  RETURN_IF_ERROR(ReadExperts(fields, count_name, {.count = 128, .per_token = 8}, config));
+  ASSIGN_OR_RETURN(config->experts.normalized, fields["norm_topk_prob"].Flag(false));
   ASSIGN_OR_RETURN(config->intermediate_size,
                    fields["moe_intermediate_size"].Int(1, kMaxDimension, 768));
   ASSIGN_OR_RETURN(const int step, fields["decoder_sparse_step"].Int(1, kMaxLayers, 1));
@@ -211,7 +215,7 @@ void WriteQwen3Moe(const ModelConfig& config, json* out) {
 Status ReadMixtral(const JsonField& fields, const FamilyDefaults& defaults, ModelConfig* config) {
   RETURN_IF_ERROR(ReadCommon(fields, defaults, config));
   const ExpertsConfig absent = {.count = 8, .per_token = 2, .normalized = true};
-  RETURN_IF_ERROR(ReadExperts(fields, "num_local_experts", absent, &config->experts));
+  RETURN_IF_ERROR(ReadExperts(fields, "num_local_experts", absent, config));
   NameMixtralExperts(&config->names);
   return ReadWindowOfAllLayers(fields, 0, config);
 }

@@ -184,6 +184,8 @@ TEST_F(FamilyTest, MixturesOfExpertsSayHowManyThereAre) {
   ExpectRefused(With(qwen, {{"num_experts", 4}, {"num_experts_per_tok", 5}}),
                 "num_experts_per_tok is 5");
   ExpectRefused(With(qwen, {{"num_experts", 0}}), "num_experts is 0");
+  ExpectRefused(With(qwen, {{"num_experts", 1 << 16}}),
+                "num_hidden_layers (4) x num_experts (65536) exceeds 131072");
   ExpectRefused(With(qwen, {{"decoder_sparse_step", 2}}), "some layers have no experts");
   ExpectRefused(With(qwen, {{"mlp_only_layers", {0}}}), "some layers have no experts");
   Read(With(qwen, {{"mlp_only_layers", json::array()}, {"decoder_sparse_step", 1}}));
