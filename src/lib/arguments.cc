@@ -31,9 +31,6 @@ Status CheckRange(T value, T least, T most, const char* name) {
 
 Result<StoreOptions> ReadStore(const kvcake_store& read, const std::string& name) {
   ASSIGN_OR_RETURN(const std::string where, ReadText(read.where, (name + ".where").c_str()));
-  if (where.empty()) {
-    return Fail(ErrorCode::kInvalidArgument, "{}.where must name a store", name);
-  }
   auto named = ReadStoreUrl(where);
   if (!named) return Fail(named.error().code, "{}.where: {}", name, named.error().message);
   StoreOptions store = std::move(*named);

@@ -259,9 +259,7 @@ Status Cache::Computed(uint64_t restoration, int chunks, Seconds took) {
   const Change change(lost_);
   kvcake::Claim computed = std::exchange(opened->slice, {});
   computed.count = chunks;
-  if (took.count() > 0 && chunks > 0) {
-    cost_.Add(computed.first * options_.chunk_tokens, chunks * options_.chunk_tokens, took);
-  }
+  cost_.Add(computed.first * options_.chunk_tokens, chunks * options_.chunk_tokens, took);
   opened->restoration->Computed(computed);
   return {};
 }
