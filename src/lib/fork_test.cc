@@ -9,6 +9,7 @@
 
 #include "lib/kvcake.h"
 #include "lib/library_testing.h"
+#include "lib/registry.h"
 
 namespace kvcake {
 namespace {
@@ -33,6 +34,40 @@ TEST_F(LibraryTest, AChildOfForkCannotTouchItsParentsCaches) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
   EXPECT_EQ(kvcake_end(restoration), KVCAKE_OK) << "the parent goes on";
+}
+
+TEST_F(LibraryTest, AChildOfForkOpensCachesOfItsOwn) {
+  EXPECT_EQ(kvcake_close(0), KVCAKE_NOT_FOUND);  // the library knows its process from here on
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    Open();
+    Keep(1, 4);
+    kvcake_restoration restoration = 0;
+    EXPECT_EQ(Begin(Keys(1, 4), &restoration, KVCAKE_POLICY_LOAD), KVCAKE_OK);
+    EXPECT_EQ(Restore(restoration).loaded, 4);
+    EXPECT_EQ(ExpectBytes(restoration, 1), 4);
+    EXPECT_EQ(kvcake_end(restoration), KVCAKE_OK);
+    EXPECT_EQ(kvcake_close(cache_), KVCAKE_OK);
+    _exit(HasFailure() ? 1 : 0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+// Its registry is empty, and nobody else's is filled.
+TEST_F(LibraryTest, AProcessOpensNoMoreCachesThanItHasNumbersFor) {
+  EXPECT_EQ(kvcake_close(0), KVCAKE_NOT_FOUND);
+  const pid_t child = fork();
+  if (child == 0) {
+    int opened = 0;
+    while (opened < 1 << 16 && Registry::Get().Add(nullptr)) ++opened;
+    _exit(opened == (1 << 16) - 1 ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 // Python's atexit does it, in every child that multiprocessing forks.
