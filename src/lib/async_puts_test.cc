@@ -37,7 +37,9 @@ TEST(AsyncPutsTest, WhoWaitsPutsWhatTheThreadHasNotBegunTo) {
 
 TEST(AsyncPutsTest, TheThreadPutsWithoutAnybodyWhoWaits) {
   std::latch put(5);
-  AsyncPuts puts([&](const AsyncWrite&) {
+  std::vector<int> order;
+  AsyncPuts puts([&](const AsyncWrite& write) {
+    order.push_back(write.position);
     put.count_down();
     return PutOutcome::kKept;
   });
@@ -45,6 +47,7 @@ TEST(AsyncPutsTest, TheThreadPutsWithoutAnybodyWhoWaits) {
   puts.Add(Writes(2, 3));
   put.wait();
   EXPECT_EQ(puts.Wait().kept, 5u);
+  EXPECT_EQ(order, (std::vector{0, 1, 2, 3, 4}));
 }
 
 TEST(AsyncPutsTest, WaitingEndsWhenAllHasBeenPutAndTellsOfEachOnce) {

@@ -41,6 +41,7 @@ TEST_F(BadArgumentsTest, OptionsAreRefusedByName) {
   } rows[] = {
       {"struct_size", [](O& o, S&) { o.struct_size = 0; }},
       {"struct_size", [](O& o, S&) { o.struct_size = sizeof(O) - 8; }},
+      {"struct_size", [](O& o, S&) { o.struct_size = sizeof(O) + 1; }},
       {"name_space", [](O& o, S&) { o.name_space = nullptr; }},
       {"name_space", [](O& o, S&) { o.name_space = ""; }},
       {"name_space", [&](O& o, S&) { o.name_space = long_text.c_str(); }},
@@ -52,12 +53,19 @@ TEST_F(BadArgumentsTest, OptionsAreRefusedByName) {
       {"slab_bytes", [](O& o, S&) { o.slab_bytes = 0; }},
       {"slab_bytes", [](O& o, S&) { o.slab_bytes = UINT64_MAX; }},
       {"slab_bytes", [](O& o, S&) { o.slab_bytes = (4ull << 20) * o.chunk_tokens + 1; }},
+      {"slab_bytes",
+       [](O& o, S&) {
+         o.chunk_tokens = 1 << 16;
+         o.slab_bytes = (1ull << 30) + 1;
+       }},
       {"stores", [](O& o, S&) { o.stores = nullptr; }},
       {"store_count", [](O& o, S&) { o.store_count = 9; }},
       {"memory_bytes", [](O& o, S&) { o.memory_bytes = 1; }},
       {"write_queue_share", [](O& o, S&) { o.write_queue_share = 2; }},
       {"write_queue_share", [=](O& o, S&) { o.write_queue_share = nan; }},
+      {"write_queue_share", [](O& o, S&) { o.write_queue_share = -0.5; }},
       {"store_ttl_s", [](O& o, S&) { o.store_ttl_s = -1; }},
+      {"store_ttl_s", [](O& o, S&) { o.store_ttl_s = 3.1e10; }},
       {"stall_timeout_s", [](O& o, S&) { o.stall_timeout_s = INFINITY; }},
       {"device", [&](O& o, S&) { o.device = long_text.c_str(); }},
       {"stores[0]", [](O&, S& s) { s.struct_size = 1; }},
@@ -83,6 +91,9 @@ TEST_F(BadArgumentsTest, AStoreThatCannotBeOpenedIsAnError) {
   std::fclose(std::fopen(file.c_str(), "w"));
   const auto spoil = [&](kvcake_options&, kvcake_store& store) { store.where = file.c_str(); };
   EXPECT_THAT(Refusal(spoil, KVCAKE_NOT_FOUND), AllOf(HasSubstr("stores[0]: "), HasSubstr(file)));
+  const std::string name(300, 'x');  // which no file system has
+  const auto lengthen = [&](kvcake_options&, kvcake_store& store) { store.where = name.c_str(); };
+  EXPECT_THAT(Refusal(lengthen, KVCAKE_IO), AllOf(HasSubstr("stores[0]: "), HasSubstr(name)));
 }
 
 // A caller that was compiled with a later header.
@@ -121,7 +132,8 @@ TEST_F(BadArgumentsTest, NumbersThatWereNeverGivenOutAreRefused) {
   auto turn = Sized<kvcake_turn>();
   auto slabs = Sized<kvcake_slabs>();
   auto progress = Sized<kvcake_progress_info>();
-  const uint64_t ids[] = {0, 1, cache_ + 1000, UINT64_MAX, ~cache_, restoration + 7};
+  const uint64_t of_a_fork = cache_ + (1ull << 58);  // that never was
+  const uint64_t ids[] = {0, 1, cache_ + 1000, of_a_fork, UINT64_MAX, ~cache_, restoration + 7};
   for (const uint64_t id : ids) {
     EXPECT_NE(kvcake_stats(id, &stats), KVCAKE_OK) << id;
     EXPECT_NE(kvcake_flush(id), KVCAKE_OK);
@@ -154,6 +166,8 @@ TEST_F(BadArgumentsTest, CallsAreRefusedByName) {
   EXPECT_EQ(kvcake_keys(cache_, &key, tokens, 8, nullptr, 1), KVCAKE_INVALID_ARGUMENT);
   EXPECT_EQ(kvcake_keys(cache_, &key, nullptr, 0, nullptr, 0), KVCAKE_OK) << "no chunks";
   EXPECT_EQ(kvcake_extend_key(nullptr, nullptr, 0, &key), KVCAKE_INVALID_ARGUMENT);
+  EXPECT_EQ(kvcake_extend_key(&key, nullptr, 1, &key), KVCAKE_INVALID_ARGUMENT);
+  EXPECT_EQ(kvcake_extend_key(&key, nullptr, 0, nullptr), KVCAKE_INVALID_ARGUMENT);
   EXPECT_EQ(kvcake_lookup(cache_, nullptr, 1, 0, nullptr), KVCAKE_INVALID_ARGUMENT);
   EXPECT_EQ(kvcake_lookup(cache_, nullptr, SIZE_MAX, 0, nullptr), KVCAKE_INVALID_ARGUMENT);
   EXPECT_EQ(kvcake_lookup(cache_, nullptr, 0, 0, nullptr), KVCAKE_OK);
@@ -174,8 +188,10 @@ TEST_F(BadArgumentsTest, CallsAreRefusedByName) {
   request.policy = 3;
   EXPECT_EQ(kvcake_begin(cache_, &request, &restoration), KVCAKE_INVALID_ARGUMENT);
   request.policy = 0;
-  request.slice_chunks_max = -1;
-  EXPECT_EQ(kvcake_begin(cache_, &request, &restoration), KVCAKE_INVALID_ARGUMENT);
+  for (const int chunks : {-1, (1 << 16) + 1}) {
+    request.slice_chunks_max = chunks;
+    EXPECT_EQ(kvcake_begin(cache_, &request, &restoration), KVCAKE_INVALID_ARGUMENT);
+  }
   request.slice_chunks_max = 0;
   request.key_count = SIZE_MAX / sizeof(kvcake_key);
   EXPECT_EQ(kvcake_begin(cache_, &request, &restoration), KVCAKE_INVALID_ARGUMENT);
@@ -206,7 +222,7 @@ TEST_F(BadArgumentsTest, ChunksInPiecesAreRefusedByName) {
   EXPECT_THAT(refused([](auto& write) { write.parts_per_slab = 0; }), HasSubstr("parts_per_slab"));
   EXPECT_THAT(refused([](auto& write) { write.parts_per_slab = 3; }), HasSubstr("divided"));
   EXPECT_THAT(refused([](auto& write) { write.parts_per_slab = 1 << 20; }),
-              HasSubstr("parts_per_slab"));
+              HasSubstr("parts_per_slab is 1048576, must be in [1, 4096]"));
   EXPECT_THAT(refused([](auto&) {}, SIZE_MAX), HasSubstr("count"));
   parts[2] = nullptr;
   EXPECT_THAT(refused([](auto&) {}), HasSubstr("parts[2]"));
@@ -289,8 +305,17 @@ TEST_F(BadArgumentsTest, CallsOfARestorationAreRefusedByName) {
   auto write = Sized<kvcake_write>();
   EXPECT_EQ(kvcake_put(cache_, &write), KVCAKE_INVALID_ARGUMENT) << "no data";
   write.data = &keys;
-  write.stride = 1;
-  EXPECT_EQ(kvcake_put(cache_, &write), KVCAKE_INVALID_ARGUMENT);
+  for (const uint64_t stride : {uint64_t{1}, UINT64_MAX}) {
+    write.stride = stride;
+    EXPECT_EQ(kvcake_put(cache_, &write), KVCAKE_INVALID_ARGUMENT);
+    EXPECT_THAT(kvcake_last_error(), HasSubstr("stride"));
+  }
+  write.stride = 0;
+  for (const int position : {-1, INT32_MAX}) {
+    write.position = position;
+    EXPECT_EQ(kvcake_put(cache_, &write), KVCAKE_INVALID_ARGUMENT);
+    EXPECT_THAT(kvcake_last_error(), HasSubstr("position"));
+  }
   EXPECT_EQ(kvcake_put(cache_, nullptr), KVCAKE_INVALID_ARGUMENT);
   EXPECT_EQ(kvcake_end(restoration), KVCAKE_OK);
 }

@@ -52,6 +52,7 @@ TEST_F(LibraryTest, WhatWasPutIsRestored) {
   EXPECT_EQ(Stats().memory_referenced, 0u);
   ASSERT_EQ(Begin(Keys(1, 12), &restoration), KVCAKE_OK);
   EXPECT_EQ(Progress(restoration).reused, 12) << "they are in memory still";
+  EXPECT_EQ(Progress(restoration).loaded, 0);
   ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
 }
 

@@ -58,6 +58,25 @@ TEST_F(NumbersTest, WhatWasComputedOfARestorationIsLearnedInTokens) {
   EXPECT_NEAR(Predicted(2), 9000, 900);
 }
 
+TEST_F(NumbersTest, WhatWasComputedIsLearnedWithWhatIsBeforeIt) {
+  const auto options = WithoutStores();
+  constexpr int kTokens = 4 * kLibraryChunkTokens;
+  Open(options);
+  kvcake_restoration restoration = 0;
+  ASSERT_EQ(Begin(Keys(1, 9), &restoration), KVCAKE_OK);
+  auto turn = Sized<kvcake_turn>();
+  for (const double seconds : {4000, 12000}) {
+    ASSERT_EQ(kvcake_claim(restoration, 4, &turn), KVCAKE_OK);
+    ASSERT_EQ(kvcake_computed(restoration, 4, seconds), KVCAKE_OK);
+  }
+  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+  const double predicted = Predicted(2);
+  Reopen(options);
+  ASSERT_EQ(kvcake_learn(cache_, 0, kTokens, 4000), KVCAKE_OK);
+  ASSERT_EQ(kvcake_learn(cache_, kTokens, kTokens, 12000), KVCAKE_OK);
+  EXPECT_NEAR(Predicted(2), predicted, 1);
+}
+
 TEST_F(NumbersTest, NothingIsLearnedOfASliceThatTookNoTime) {
   Open(WithoutStores());
   kvcake_restoration restoration = 0;
@@ -97,7 +116,51 @@ TEST_F(NumbersTest, WhatThereIsNoMemoryToLoadIntoIsComputedInSlicesOfTheCallers)
   EXPECT_EQ(turn.kind, KVCAKE_TURN_SLICE);
   EXPECT_EQ(turn.count, 1);
   ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+  const auto keys = Keys(2, 6);
+  auto request = Sized<kvcake_request>();
+  request.parent = &keys[0];
+  request.keys = &keys[1];
+  request.key_count = 6;
+  request.policy = KVCAKE_POLICY_LOAD;
+  request.slice_chunks_max = 2;
+  ASSERT_EQ(kvcake_begin(cache_, &request, &restoration), KVCAKE_OK);
+  EXPECT_EQ(Turn(restoration, /*chunks_max=*/4).count, 2);
+  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
   ASSERT_EQ(kvcake_end(holds), KVCAKE_OK);
+}
+
+TEST_F(NumbersTest, NothingIsComputedForWantOfMemoryWhileSomethingLoadsIntoIt) {
+  Open();
+  Keep(1, 6);
+  const auto options = Options(/*memory_chunks=*/2);
+  store_.load_latency_s = 1e9;
+  Reopen(options);
+  kvcake_restoration restoration = 0;
+  ASSERT_EQ(Begin(Keys(1, 6), &restoration, KVCAKE_POLICY_LOAD), KVCAKE_OK);
+  ASSERT_GT(Stats().reads_in_flight, 0u);
+  EXPECT_EQ(Turn(restoration).kind, KVCAKE_TURN_WAIT);
+  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+}
+
+TEST_F(NumbersTest, EachPutIsWaitingOrWrittenOrDropped) {
+  auto options = Options();
+  options.write_queue_share = 0.1;
+  Open(options);
+  const auto keys = Keys(1, 60);
+  for (int i = 0; i < 60; ++i) {
+    ASSERT_EQ(Put(1, i, keys), KVCAKE_OK);
+    const auto stats = Stats();
+    EXPECT_EQ(stats.writes_queued + stats.writes_written + stats.writes_dropped, i + 1u);
+  }
+}
+
+TEST_F(NumbersTest, WhatAStoreDoesNotTakeIsCounted) {
+  auto options = Options();
+  store_.where = "redis://127.0.0.1:1";
+  Open(options);
+  ASSERT_EQ(Put(1, 0, Keys(1, 1)), KVCAKE_OK);
+  ASSERT_EQ(kvcake_flush(cache_), KVCAKE_OK);
+  EXPECT_EQ(Stats().writes_failed, 1u);
 }
 
 TEST_F(NumbersTest, MemoryIsCountedByWhatHoldsIt) {
@@ -185,6 +248,26 @@ TEST_F(NumbersTest, EventsOfOneCacheAreNotAnothers) {
   EXPECT_EQ(kvcake_wait(quiet, 0.02), KVCAKE_OK);
   EXPECT_GE(std::chrono::steady_clock::now() - began, std::chrono::milliseconds(40));
   EXPECT_EQ(kvcake_close(quiet), KVCAKE_OK);
+}
+
+// A thread keeps in mind what it has heard of some.
+TEST_F(NumbersTest, EventsOfManyCachesAreToldApart) {
+  Open();
+  ASSERT_EQ(Put(1, 0, Keys(1, 1)), KVCAKE_OK);
+  kvcake_restoration restoration = 0;
+  ASSERT_EQ(Begin(Keys(1, 1), &restoration), KVCAKE_OK);
+  ASSERT_EQ(kvcake_end(restoration), KVCAKE_OK);
+  ASSERT_EQ(kvcake_wait(cache_, 0), KVCAKE_OK);
+  auto options = WithoutStores();
+  options.memory_bytes = kLibraryPageBytes;
+  std::vector<kvcake_cache> quiet(16);
+  for (kvcake_cache& cache : quiet) {
+    ASSERT_EQ(kvcake_open(&options, &cache), KVCAKE_OK);
+    const auto began = std::chrono::steady_clock::now();
+    EXPECT_EQ(kvcake_wait(cache, 0.005), KVCAKE_OK);
+    EXPECT_GE(std::chrono::steady_clock::now() - began, std::chrono::milliseconds(5));
+  }
+  for (const kvcake_cache cache : quiet) EXPECT_EQ(kvcake_close(cache), KVCAKE_OK);
 }
 
 TEST_F(NumbersTest, EachCodeHasAName) {
