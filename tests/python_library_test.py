@@ -127,8 +127,9 @@ class CacheTest(unittest.TestCase):
             kvcake.Cache("test", layers=1, chunk_tokens=4, slab_bytes=0)
         self.assertEqual(raised.exception.status, 1)
         with self.open() as cache:
-            with self.assertRaises(ValueError):
-                cache.keys(b"short", [1] * 4)
+            for wrong in (b"short", bytes(33)):
+                with self.assertRaisesRegex(ValueError, "32 bytes"):
+                    cache.keys(wrong, [1] * 4)
             with self.assertRaisesRegex(kvcake.Error, "no slice is claimed"):
                 keys = self.keys(cache, 2)
                 with cache.begin(keys[0], keys[1:]) as restoration:
@@ -207,8 +208,17 @@ class CacheTest(unittest.TestCase):
             self.assertEqual(cache.put_wait(), (2, 0))
 
     def test_a_name_ends_where_it_ends(self):
-        with self.assertRaisesRegex(ValueError, "null"):
-            kvcake.Cache("a\0b", layers=1, chunk_tokens=4, slab_bytes=4)
+        for name, options in (("a\0b", {}), ("a", {"stores": [kvcake.Store("a\0b")]}),
+                              ("a", {"device": "a\0b"})):
+            with self.assertRaisesRegex(ValueError, "null"):
+                kvcake.Cache(name, layers=1, chunk_tokens=4, slab_bytes=4, **options)
+
+    def test_a_part_of_a_chunk_has_no_key(self):
+        with self.open() as cache:
+            root = cache.root()
+            whole = cache.keys(root, [1] * CHUNK_TOKENS)
+            self.assertEqual(cache.keys(root, [1] * (2 * CHUNK_TOKENS - 1)), whole)
+            self.assertEqual(cache.keys(root, [1] * (CHUNK_TOKENS - 1)), [])
 
     def test_extras_and_salts_part_keys(self):
         with self.open() as cache:
@@ -217,6 +227,8 @@ class CacheTest(unittest.TestCase):
             self.assertNotEqual(plain, cache.keys(cache.root(b"x"), [1] * CHUNK_TOKENS))
             self.assertNotEqual(plain, cache.keys(cache.extend_key(root, b"image"),
                                                   [1] * CHUNK_TOKENS))
+            for part in (cache.root, lambda extra: cache.extend_key(root, extra)):
+                self.assertEqual(len(set(map(part, (b"a", b"ab", b"ac", b"a\0b", b"a\0c")))), 5)
 
     def test_warnings_go_to_a_logger(self):
         self.keep(1)
@@ -230,6 +242,15 @@ class CacheTest(unittest.TestCase):
             # Computing alone would be done before the chunk has been read.
             self.assertEqual(self.restore(cache, self.keys(cache, 1), policy="load"), (0, 1))
         self.assertEqual({record.levelno for record in logged.records}, {logging.WARNING})
+
+    def test_threads_do_not_log_into_an_interpreter_that_ends(self):
+        script = ("import logging, unittest.mock, kvcake; "
+                  "kvcake.set_log(logging.getLogger()); "
+                  "lib = unittest.mock.patch('kvcake.cache._lib').start(); "
+                  "lib.kvcake_set_log.side_effect = lambda write, _: print(bool(write)) or 0")
+        made = subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.PIPE,
+                              env={**os.environ, "PYTHONPATH": str(ROOT / "python")}).stdout
+        self.assertEqual(made.decode().split(), ["False"])
 
 
 class ToldTest(unittest.TestCase):
@@ -275,6 +296,8 @@ class ToldTest(unittest.TestCase):
         self.assertEqual(self.told[2:4], [2, 0.5])
         cache.learn(256, 128, 0.5)
         self.assertEqual(self.told[1:], [256, 128, 0.5])
+        cache.wait(0.5)
+        self.assertEqual(self.told[1:], [0.5])
         restoration = cache.begin(parent, [one, two], policy="load", slice_chunks_max=3)
         request = self.told[1]
         self.assertEqual((request.key_count, request.policy, request.slice_chunks_max),
@@ -292,6 +315,58 @@ class ToldTest(unittest.TestCase):
         writes = self.told[1]
         self.assertEqual([(*self.bytes_of(w.key, w.parent), w.position) for w in writes],
                          [(one, parent, 6), (two, one, 7)])
+
+    def test_every_answer(self):
+        def put_wait(_, kept, dropped):
+            kept._obj.value, dropped._obj.value = 2, 1
+            return _library.OK
+
+        def claim(*arguments):
+            turn = arguments[-1]._obj
+            turn.kind, turn.first, turn.count, turn.wait_s = _library.TURN_WAIT, 3, 4, 0.5
+            return _library.OK
+
+        cache = self.cache()
+        self.library.kvcake_put_wait.side_effect = put_wait
+        self.assertEqual(cache.put_wait(), (2, 1))
+        restoration = cache.begin(bytes(32), [])
+        self.library.kvcake_claim.side_effect = self.library.kvcake_claim_front.side_effect = claim
+        self.assertEqual(restoration.claim(1), ("wait", 3, 4, 0.5))
+        self.assertEqual(restoration.claim_front(1), ("wait", 3, 4, 0.5))
+
+    def test_every_call_that_fails(self):
+        cache, key = self.cache(), bytes(32)
+        restoration = cache.begin(key, [key])
+        chunk = restoration.acquire(0)
+        for name, (returns, *_) in _library.CALLS.items():
+            if returns is ctypes.c_int:
+                getattr(self.library, name).side_effect = lambda *arguments: _library.TIMEOUT
+        self.library.kvcake_status_name.side_effect = lambda status: b"timeout"
+        self.library.kvcake_last_error.side_effect = lambda: b""
+        for call in (cache.flush, cache.close, cache.put_wait, cache.stats, cache.root,
+                     lambda: cache.wait(1.0), lambda: cache.learn(0, 1, 1.0),
+                     lambda: cache.keys(key, [1]), lambda: cache.lookup([key]),
+                     lambda: cache.extend_key(key, b""), lambda: cache.begin(key, [key]),
+                     lambda: cache.put(key, key, 0, 4096), lambda: kvcake.set_log(None),
+                     lambda: cache.put_async([key], key, 0, [[1, 2, 3]]), self.cache,
+                     restoration.end, restoration.progress, lambda: restoration.claim(1),
+                     lambda: restoration.claim_front(1), lambda: restoration.computed(1),
+                     lambda: restoration.acquire(0), chunk.release):
+            with self.assertRaisesRegex(kvcake.Error, "^timeout$") as raised:
+                call()
+            self.assertEqual(raised.exception.status, _library.TIMEOUT)
+
+    def test_messages_have_the_levels_of_the_logger(self):
+        self.addCleanup(setattr, kvcake.cache, "_log_function", kvcake.cache._log_function)
+        kvcake.set_log(logging.getLogger("kvcake.test"))
+        write = self.told[0]
+        with self.assertLogs("kvcake.test", 1) as logged:
+            for level in (1, 2, 3, 4, 5, 99):
+                write(None, level, b"\xff")
+        self.assertEqual([record.levelname for record in logged.records],
+                         ["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL", "ERROR"])
+        kvcake.set_log(None)
+        self.assertFalse(self.told[0])
 
     def test_a_chunk_that_there_is_no_memory_for_is_told_of(self):
         cache = self.cache()
