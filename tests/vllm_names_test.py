@@ -120,6 +120,18 @@ class NameSpaceTest(unittest.TestCase):
                     (folder / "code" / "model.py").write_text(text)
                     made.append(self.weights_of(name, "s3://bucket/chunks", **trusted))
             self.assertEqual(len(set(made)), 3)
+            untrusted = self.weights_of(name, "s3://bucket/chunks", config=trusted["config"])
+            self.assertEqual(untrusted, made[0], "which is not run")
+            with unittest.mock.patch.object(connector, "_snapshot", lambda *_: folder / "code"):
+                (folder / "weights.bin").write_bytes(b"2")
+                self.assertNotIn(self.weights_of(name, "s3://bucket/chunks", **trusted), made)
+
+    def test_nothing_is_downloaded_to_name_it(self):
+        with unittest.mock.patch("huggingface_hub.snapshot_download") as snapshot:
+            snapshot.return_value = "/there"
+            self.assertEqual(connector._snapshot("a/b", "main", "/cache"), pathlib.Path("/there"))
+        snapshot.assert_called_once_with("a/b", revision="main", cache_dir="/cache",
+                                         local_files_only=True)
 
     def test_digests_are_remembered_in_the_first_directory(self):
         with tempfile.TemporaryDirectory() as name:
