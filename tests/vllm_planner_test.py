@@ -43,10 +43,18 @@ class PlannerTest(unittest.TestCase):
         self.assertEqual(planner.matched("r", 0), 0)
         self.assertEqual(planner.cap("r", 0, 42, running=False), 12)
 
+    def test_an_admission_after_a_preemption_waits_anew(self):
+        planner = self.planner()
+        for _ in range(PATIENCE_STEPS + 1):
+            planner.matched("r", 0)
+        planner.preempt("r")
+        self.assertIsNone(planner.matched("r", 0))
+
     def test_admission_waits_where_the_planner_waits(self):
         planner = self.planner()
         self.hear(planner, 0, WAIT)
         self.assertIsNone(planner.matched("r", 0))
+        self.assertEqual(planner.cap("r", 0, 42, running=False), 4)
         self.hear(planner, 10, 10)
         self.assertEqual(planner.matched("r", 0), 40)
         self.assertEqual(planner.matched("r", 8), 32)
@@ -63,6 +71,8 @@ class PlannerTest(unittest.TestCase):
         reports[0].progress["r"].ranks = 1
         planner.hear(reports[1].aggregate(reports[0]))
         self.assertEqual(planner.matched("r", 0), 4)
+        self.hear(planner, 0, 0, chunks=0)
+        self.assertEqual(planner.matched("r", 0), 0, "one is enough that has nothing")
 
     def test_reports_of_ranks_become_the_worst_of_the_last_epoch(self):
         mine = Report({"both": Progress(1, 5, 7, 9), "mine": Progress(1),
@@ -95,6 +105,34 @@ class PlannerTest(unittest.TestCase):
             planner.add("r", list(range(14)), 10, RequestKey())
             saves = self.step(planner, 0, 14).saves
             self.assertEqual(sum(len(save.blocks) for save in saves), chunks, keep)
+
+    def test_who_is_preempted_in_the_step_of_a_jump_does_not_jump(self):
+        planner = self.planner()
+        self.step(planner, 0, 8)
+        self.hear(planner, 6, 7)
+        self.assertEqual(planner.jump("r", 8), 24)
+        planner.preempt("r")
+        self.assertEqual(planner.unjump({}), [])
+        self.assertEqual(self.step(planner, 0, 4).jumps, [])
+
+    def test_what_was_kept_or_loaded_once_is_not_kept_again(self):
+        planner = self.planner()
+        self.step(planner, 0, 8)
+        for start, saved in ((0, []), (16, [(4, [4])]), (0, [])):
+            planner.preempt("r")
+            saves = self.step(planner, start, max(8, start + 4)).saves
+            self.assertEqual([(save.first, save.blocks) for save in saves], saved)
+        self.hear(planner, 8, 9, epoch=4)
+        self.assertEqual(planner.jump("r", 8), 32)
+        self.assertEqual([save.first for save in self.step(planner, 32, 36).saves], [8])
+
+    def test_a_request_of_the_same_name_is_another_one(self):
+        planner = self.planner()
+        self.step(planner, 0, 4)
+        planner.add("r", list(range(42)), 42, RequestKey())
+        step = planner.step({}, lambda name: [], 0)
+        self.assertEqual((step.ends, step.forgotten, [b.epoch for b in step.begins]),
+                         ([("r", 1)], ["r"], [2]))
 
     def test_what_the_prefix_cache_has_lost_since_is_begun_again(self):
         planner = Planner(chunk_tokens=4, block_tokens=4)
@@ -166,6 +204,7 @@ class PlannerTest(unittest.TestCase):
         self.hear(planner, 6, 7)
         self.assertEqual(planner.jump("r", 8), 24)
         self.assertEqual(planner.unjump({}), [("r", 8)])
+        self.assertEqual(self.step(planner, 8, 8).jumps, [])
         self.assertEqual(planner.jump("r", 8), 24)
         self.assertEqual(planner.unjump({"r": 4}), [])
         step = self.step(planner, 24, 28)
@@ -184,8 +223,21 @@ class PlannerTest(unittest.TestCase):
 
     def test_workers_hear_that_their_failures_are_known(self):
         planner = self.planner()
-        planner.hear(Report({}, failures=1))
-        self.assertEqual(planner.step({}, lambda name: [], 0).failures_seen, 1)
+        for _ in range(2):
+            planner.hear(Report({}, failures=2))
+            self.assertEqual(planner.step({}, lambda name: [], 0).failures_seen, 2)
+
+    def test_nobody_waits_at_the_end_of_what_is_loaded(self):
+        planner = self.planner()
+        self.step(planner, 0, 24)
+        self.hear(planner, 0, WAIT, chunks=5)  # before the workers knew of that step
+        self.assertEqual(planner.cap("r", 24, 18, running=True), 18)
+        for end, advised in ((16, ["r"]), (20, [])):
+            planner = self.planner()
+            self.hear(planner, 0, 5, chunks=5)
+            self.step(planner, 0, end)
+            planner.jump("r", end)
+            self.assertEqual(planner.step({}, lambda name: [], 0).advise, advised)
 
     def test_slices_end_where_chunks_do(self):
         planner = self.planner()
@@ -200,7 +252,8 @@ class PlannerTest(unittest.TestCase):
     def test_a_step_that_is_one_prompts_is_learned_from_and_no_other(self):
         planner = self.planner()
         planner.add("s", list(range(9)), 9, RequestKey())
-        self.assertEqual(self.step(planner, 0, 24).alone, Alone("r", 0, 24))
+        step = self.step(planner, 0, 24)
+        self.assertEqual((step.alone, step.tokens), (Alone("r", 0, 24), 24))
         blocks = lambda name: list(range(50))  # noqa: E731
         self.assertEqual(planner.step({"r": (24, 42), "s": (8, 9)}, blocks, 19).alone,
                          Alone("r", 24, 42))

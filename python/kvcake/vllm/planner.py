@@ -99,7 +99,7 @@ class Planner:
         cached = cached_tokens // self._chunk
         may_load = state.restores and self._policy != "compute" and chunks > cached
         state.epoch, state.restoring, state.progress = self._epochs, may_load, None
-        state.asked, state.fresh, state.jump = 0, True, None
+        state.asked, state.fresh = 0, True
         state.cached, state.known_chunks = cached, full
         if not may_load and self._keep == "none":
             return
