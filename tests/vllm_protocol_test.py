@@ -118,15 +118,16 @@ class RestoreTest(EngineTest):
             self.assertTrue(engine.step(), "nobody waits for anything")
         engine.close()
 
-    def look(self, begins, answers, after_s=0.0):
+    def look(self, begins, answers, after_s=0.0, finds=b"\0"):
         """How long looks could wait that the worker of this test made in one step of so many
-        prompts, each of which takes `answers` seconds, or all that it may."""
+        prompts, each of which takes `answers` seconds, or all that it may, and finds that."""
         waited = []
 
         def lookup(keys, timeout_s=0.0):
             if timeout_s > 0:
                 waited.append(timeout_s)
                 self.now += min(timeout_s, answers)
+                return finds * len(keys)
             return bytes(len(keys))
 
         self.now += after_s
@@ -153,11 +154,16 @@ class RestoreTest(EngineTest):
         for quiet_s in (2.5, 5, 10, 20, 30, 30):
             self.assertEqual(self.look(3, answers=9), [0.125])
             self.assertEqual(self.look(3, answers=9), [])
-            self.assertEqual(self.look(3, answers=9, after_s=quiet_s - 0.25), [])
-            self.now += 0.25
+            self.assertEqual(self.look(3, answers=9, after_s=quiet_s - 0.0625), [])
+            self.now += 0.0625
         self.assertEqual(self.look(1, answers=0.0625), [0.125])
         self.assertEqual(self.look(1, answers=9), [0.125], "they are not silent any more")
         self.assertEqual(self.look(1, answers=9, after_s=2.5), [0.125])
+
+    def test_a_store_that_has_answered_in_part_is_asked_again(self):
+        self.looker()
+        for _ in range(2):
+            self.assertEqual(self.look(1, answers=9, finds=b"\2"), [0.125])
 
     def test_a_damaged_chunk_is_computed(self):
         self.fill([self.prompt(100, 82)])

@@ -5,6 +5,7 @@ import pathlib
 import sys
 import unittest
 import unittest.mock
+from unittest.mock import call
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 os.environ["KVCAKE_LIBRARY"] = sys.argv.pop(1)
@@ -161,7 +162,7 @@ class JumpTest(unittest.TestCase):
 
     def test_the_lanes_have_met_where_the_last_jump_began(self):
         """The first may be over what was in memory."""
-        for first in (0, 2):
+        for first in (0, 1, 2):
             self.worker.bind(Step(jumps=[Jump("r", 1, first, [1, 2])]))
             self.worker.load()
         self.worker.bind(Step(ends=[("r", 1)]))
@@ -186,6 +187,15 @@ class JumpTest(unittest.TestCase):
         self.worker.bind(Step(ends=[("r", 1)]))
         counts = self.worker.counts.take()
         self.assertEqual((counts["tokens_loaded"], counts["seconds_saved"]), (8, 4.0))
+
+    def test_what_a_jump_takes_is_none_of_what_computing_takes(self):
+        now = iter((10.0, 10.0, 13.0, 18.0, 18.0))  # the step, the jump in it, and their ends
+        self.worker._clock = lambda: next(now)
+        self.worker.bind(Step(jumps=[Jump("r", 1, 0, [1, 2])], alone=Alone("r", 8, 12)))
+        self.worker.load()
+        self.worker.computed()
+        self.cache.learn.assert_called_once_with(8, 4, 5.0)
+        self.assertEqual(self.worker.counts.take()["copy_seconds"], 3.0)
 
     def test_chunks_that_a_jump_holds_are_let_go(self):
         held = unittest.mock.Mock()
@@ -213,6 +223,50 @@ class JumpTest(unittest.TestCase):
             self.worker.bind(step)
             self.restoration.end.assert_called_once_with()
 
+    def test_an_end_of_another_epoch_ends_nothing(self):
+        self.worker.bind(Step(ends=[("r", 2)]))
+        self.restoration.end.assert_not_called()
+
+    def test_what_is_said_of_another_epoch_is_left_alone(self):
+        self.worker.bind(Step(fronts=[Front("r", 2, 0, 16)], jumps=[Jump("r", 2, 0, [1, 2])]))
+        self.worker.load()
+        self.worker.computed()
+        self.restoration.claim.assert_not_called()
+        self.restoration.acquire.assert_not_called()
+        self.restoration.end.assert_not_called()
+        self.assertEqual(self.worker.take_failed_blocks(), {1, 2})
+
+    def test_what_is_done_is_here_to_its_end(self):
+        """As of the advice, which is later than what progress says."""
+        self.worker.bind(Step(advise=["r"]))
+        self.assertEqual(self.worker.report().progress, {"r": Progress(1, 4, 4, 4)})
+
+    def test_a_step_in_which_nobody_computes_waits_for_what_comes(self):
+        begins = [Begin("s", 2, b"", bytes(64), {}, 4)]
+        for step, waits in ((Step(), True), (Step(tokens=1), False), (Step(begins=begins), False),
+                            (Step(), True), (Step(forgotten=["r", "s"]), False)):
+            self.cache.wait.reset_mock()
+            self.worker.bind(step)
+            self.worker.report()
+            self.assertEqual(self.cache.wait.called, waits)
+
+    def test_one_that_has_retired_says_that_there_is_nothing_to_load(self):
+        self.worker.retire()
+        self.worker.bind(Step(begins=[Begin("s", 2, b"", bytes(64), {}, 4)]))
+        self.assertEqual(self.worker.report().progress, {"r": Progress(1), "s": Progress(2)})
+        self.cache.begin.assert_called_once()
+
+    def test_what_the_prefix_cache_has_is_not_loaded(self):
+        self.restoration.progress.side_effect = [
+            kvcake.Progress(4, *of, 0, 0, 0, 0.0) for of in ((0, 4, 0, 0), (0, 4, 0, 2),
+                                                             (2, 4, 0, 0), (2, 4, 0, 0))]
+        self.worker.bind(Step(begins=[Begin("s", 2, b"", bytes(64), {}, 4, cached_chunks=2)]))
+        self.restoration.claim.assert_called_once_with(2)
+        self.restoration.computed.assert_called_once_with(2)
+
+    def test_stores_are_not_waited_for_where_all_is_known(self):
+        self.assertEqual(self.cache.lookup.call_count, 1)
+
     def test_what_cannot_be_restored_is_computed(self):
         self.cache.begin.side_effect = kvcake.Error(6, "no memory")
         with self.assertLogs("vllm.kvcake", "WARNING"):
@@ -228,6 +282,16 @@ class JumpTest(unittest.TestCase):
     def test_a_chunk_that_a_step_computes_a_part_of_is_not_loaded(self):
         self.worker.bind(Step(fronts=[Front("r", 1, 0, 6)]))
         self.restoration.claim.assert_called_once_with(2)
+
+    def test_a_claim_that_is_too_short_for_a_step_is_made_anew(self):
+        for claimed, calls in ((1, [call.computed(0), call.claim(2)]), (2, []), (3, [])):
+            self.restoration.reset_mock()
+            free = kvcake.Progress(4, 0, 4, 0, 0, 0, 0, 0, 0.0)
+            said = [free, free._replace(claimed_count=claimed)] + [free] * (claimed == 1)
+            self.restoration.progress.side_effect = said
+            self.worker.bind(Step(fronts=[Front("r", 1, 0, 6)]))
+            self.assertEqual([one for one in self.restoration.method_calls
+                              if one != call.progress()], calls)
 
     def test_the_cache_is_closed(self):
         self.restoration.end.side_effect = kvcake.Error(7, "lost")
@@ -256,6 +320,7 @@ class AdviceTest(unittest.TestCase):
 
         begins = [Begin(name, i + 1, b"", bytes(64), {}, 4) for i, name in enumerate("abc")]
         self.assertEqual(advised(Step(begins=begins)), {"a", "b", "c"})
+        restoration.claim_front.assert_called_with(4, 1 / 3)
         self.assertEqual(advised(Step()), set())
         self.assertEqual(advised(Step(advise=["b", "unknown"])), {"b"})
         self.assertEqual(advised(Step(ends=[("b", 2)], advise=["b", "c"])), {"c"})
@@ -271,7 +336,8 @@ class LearnsTest(unittest.TestCase):
         cache.keys.side_effect = lambda parent, tokens: ["key"]
         cache.lookup.side_effect = self.lookup
         cache.learn.side_effect = lambda *what: self.learned.append(what)
-        self.worker = Worker(cache, unittest.mock.Mock(), chunk_tokens=4, blocks_a_chunk=1,
+        self.blocks = unittest.mock.Mock()
+        self.worker = Worker(cache, self.blocks, chunk_tokens=4, blocks_a_chunk=1,
                              slice_chunks_max=4, clock=lambda: self.now)
 
     def lookup(self, keys, timeout_s=0.0):
@@ -292,10 +358,19 @@ class LearnsTest(unittest.TestCase):
         self.step(Alone("r", 16, 32), 0.5)
         self.now += 60.0  # nobody asks anything
         self.step(Alone("s", 0, 16), 0.5)
+        self.now += 0.25  # until it has jumped
         self.step(Alone("s", 24, 32), 0.5, copying=0.25)
         self.step(None, 9.0)
         self.assertEqual(self.learned, [(0, 16, 0.5), (16, 16, 0.75), (0, 16, 0.5),
                                         (24, 8, 0.25)])
+
+    def test_the_clock_is_looked_at_when_all_is_computed(self):
+        def settle():
+            self.now += 2.0
+
+        self.blocks.settle.side_effect = settle
+        self.step(Alone("r", 0, 16), 0.5)
+        self.assertEqual(self.learned, [(0, 16, 2.5)])
 
     def test_looking_into_slow_stores_is_none_of_it(self):
         self.worker._look_s = 2.0
