@@ -5,6 +5,7 @@ import ctypes
 import os
 import pathlib
 import tempfile
+import threading
 import types
 import unittest
 import unittest.mock
@@ -44,6 +45,7 @@ class CpusTest(unittest.TestCase):
     def test_what_vllm_says_is_understood(self):
         for cpus_of, environment in (
                 ({0, 1, 2}, {"OMP_PLACES": "{0,1,2}", "OMP_PROC_BIND": "true"}),
+                ({5}, {"OMP_PLACES": "{5}", "OMP_PROC_BIND": "TRUE"}),
                 ({0, 1, 2}, {"GOMP_CPU_AFFINITY": "0 1 2"}),
                 ({4, 5, 7}, {"GOMP_CPU_AFFINITY": "4-5 7"}),
                 ({3}, {"KMP_AFFINITY": "granularity=fine,explicit,proclist=[3]"}),
@@ -57,6 +59,7 @@ class CpusTest(unittest.TestCase):
     def test_threads_get_what_is_left(self):
         self.assertEqual(cpus.beside({0, 1}, {0}, {0, 1, 2, 3}), {2, 3})
         self.assertEqual(cpus.beside({0, 1}, {0}, {0, 1}), {0, 1}, "or share all")
+        self.assertEqual(cpus.beside({0, 1}, {0, 2}, {0, 1}), {2}, "the parent has less")
         self.assertEqual(cpus.beside(set(), {0}, {0, 1}), {0}, "what others bound is left alone")
 
     def test_threads_start_there(self):
@@ -72,6 +75,32 @@ class CpusTest(unittest.TestCase):
         self.assertEqual(there, os.sched_getaffinity(os.getppid()) - {bound})
         with self.assertRaises(ZeroDivisionError):
             cpus.run_beside_computing(lambda: 1 // 0)
+
+    def test_a_thread_is_started_where_it_has_other_cpus(self):
+        asked, caller = [], threading.get_ident()
+
+        def affinity(pid):
+            if pid != 0 and parents is None:
+                raise ProcessLookupError
+            return {0} if pid == 0 else parents
+
+        for bound, parents, told in (("", {0, 1}, None), ("0", {0, 1}, {1}), ("0", None, None)):
+            with unittest.mock.patch.dict(os.environ, GOMP_CPU_AFFINITY=bound), \
+                    unittest.mock.patch.multiple(
+                        os, sched_getaffinity=affinity,
+                        sched_setaffinity=lambda pid, cpus: asked.append(cpus)):
+                there = cpus.run_beside_computing(threading.get_ident)
+            self.assertEqual((there == caller, asked), (told is None, [told] if told else []))
+            asked.clear()
+
+    def test_cpus_that_are_there_no_more_keep_nothing_from_starting(self):
+        refuse = unittest.mock.Mock(side_effect=OSError)
+        with unittest.mock.patch.dict(os.environ, GOMP_CPU_AFFINITY="0"), \
+                unittest.mock.patch.multiple(
+                    os, sched_getaffinity=lambda pid: {0, 1} if pid else {0},
+                    sched_setaffinity=refuse):
+            self.assertEqual(cpus.run_beside_computing(lambda: 7), 7)
+        refuse.assert_called_once_with(0, {1})
 
 
 class KeyTest(unittest.TestCase):
@@ -213,12 +242,15 @@ class KeyTest(unittest.TestCase):
         self.assertEqual(identity.adapter_options(config, torch.bfloat16)[0], ["o", "q"])
 
     def test_what_has_no_key_is_neither_restored_nor_kept(self):
-        for fields in ({"prompt_embeds": torch.zeros(14, 2)}, {"prompt_token_ids": None},
-                       {"resumable": True},
-                       {"lora_request": types.SimpleNamespace(
-                           lora_int_id=1, lora_name="n", lora_path="/nowhere",
-                           tensorizer_config_dict=None)}):
-            self.connector.on_new_request(request(**fields))
+        nowhere = types.SimpleNamespace(lora_int_id=1, lora_name="n", lora_path="/nowhere",
+                                        tensorizer_config_dict=None)
+        with self.adapter() as (lora, _), self.assertLogs("vllm.kvcake", "WARNING") as logged:
+            lora.tensorizer_config_dict = {"tensorizer_dir": "/elsewhere"}
+            for i, fields in enumerate(2 * ({"prompt_embeds": torch.zeros(14, 2)},
+                                            {"prompt_token_ids": None}, {"resumable": True},
+                                            {"lora_request": nowhere}, {"lora_request": lora})):
+                self.connector.on_new_request(request(request_id=f"r{i}", **fields))
+        self.assertEqual(len(logged.output), 4, "each reason once")
         self.connector.on_new_request(request(request_id="this alone"))
         step = self.connector.planner.step({}, lambda name: [], 0)
         self.assertEqual([begin.request for begin in step.begins], ["this alone"])
@@ -227,6 +259,15 @@ class KeyTest(unittest.TestCase):
         self.connector.on_new_request(request(skip_reading_prefix_cache=True))
         step = self.connector.planner.step({}, lambda name: [], 0)
         self.assertEqual([begin.restore_chunks for begin in step.begins], [0])
+
+    def test_what_the_prefix_cache_has_is_asked_for_what_may_read_it(self):
+        self.connector.cached_tokens_of = lambda request: 2 * CHUNK
+        for skips in (False, True):
+            self.connector.on_new_request(request(request_id=f"{skips}",
+                                                  skip_reading_prefix_cache=skips))
+        step = self.connector.planner.step({}, lambda name: [], 0)
+        self.assertEqual([(begin.restore_chunks, begin.cached_chunks) for begin in step.begins],
+                         [(3, 2), (0, 0)])
 
 
 class WeightsTest(unittest.TestCase):
@@ -290,10 +331,14 @@ class SupportTest(unittest.TestCase):
     def test_what_cannot_be_is_named(self):
         check_supported(*self.configs())
         window = type("SlidingWindowSpec", (), {})()
-        both_ways = type("FullAttentionSpec", (), {"non_causal": True})()
+        both_ways, windows, parts, plain = (
+            types.SimpleNamespace(kv_cache_spec=type("FullAttentionSpec", (), what)())
+            for what in ({"non_causal": True}, {"sliding_window": 4}, {"attention_chunk_size": 4},
+                         {}))
         for change, named in (
                 ({"parallel_config__pipeline_parallel_size": 2}, "pipeline"),
                 ({"parallel_config__decode_context_parallel_size": 2}, "context"),
+                ({"parallel_config__prefill_context_parallel_size": 2}, "context"),
                 ({"speculative_config": object()}, "speculative"),
                 ({"use_v2_model_runner": True}, "VLLM_USE_V2_MODEL_RUNNER=0"),
                 ({"model_config__enable_sleep_mode": True}, "weights"),
@@ -305,7 +350,9 @@ class SupportTest(unittest.TestCase):
                 ({"kv_transfer_config__kv_load_failure_policy": "fail"}, "recompute"),
                 ({"kv_transfer_config__kv_role": "kv_consumer"}, "kv_both"),
                 ({"groups": [types.SimpleNamespace(kv_cache_spec=window)]}, "full attention"),
-                ({"groups": [types.SimpleNamespace(kv_cache_spec=both_ways)]}, "causal"),
+                ({"groups": [both_ways]}, "causal"), ({"groups": [windows]}, "full attention"),
+                ({"groups": [parts]}, "full attention"),
+                ({"groups": [plain, plain]}, "full attention"),
                 ({"groups": []}, "full attention")):
             with self.assertRaisesRegex(ValueError, named):
                 check_supported(*self.configs(**change))
@@ -378,11 +425,25 @@ class BlocksTest(unittest.TestCase):
         self.assertEqual(split.slab_bytes, 2 * 2 * 4 * 2 * 3 * 2)
         self.assertNotEqual(cpu.layout(), split.layout())
 
-    def test_two_orders_of_the_same_bytes_are_two_layouts(self):
+    def test_a_layout_says_what_bytes_mean(self):
         plain = torch.zeros(self.BLOCKS, 2, 4, 6)
-        turned = torch.zeros(self.BLOCKS, 4, 2, 6).transpose(1, 2)
-        self.assertNotEqual(TorchBlocks({"a": plain}, self.BLOCKS, 1).layout(),
-                            TorchBlocks({"a": turned}, self.BLOCKS, 1).layout())
+        turned = torch.zeros(self.BLOCKS, 4, 2, 6).bfloat16().transpose(1, 2)
+        self.assertEqual(TorchBlocks({"a": plain}, self.BLOCKS, 1).layout(), {
+            "shape": [2, 4, 6], "dtype": "torch.float32", "layers": 1, "order": [0, 1, 2],
+            "blocks_a_chunk": 1})
+        self.assertEqual(TorchBlocks({"a": turned, "b": turned}, self.BLOCKS, 3).layout(), {
+            "shape": [2, 4, 6], "dtype": "torch.bfloat16", "layers": 2, "order": [1, 0, 2],
+            "blocks_a_chunk": 3})
+
+    def test_blocks_in_one_piece_are_read_where_they_lie(self):
+        whole, apart = torch.randn(self.BLOCKS, 2, 4), torch.randn(self.BLOCKS, 3, 4)[:, :2]
+        for caches in ((whole, whole + 1), (apart, apart + 1), (whole, apart)):
+            blocks = TorchBlocks(dict(enumerate(caches)), self.BLOCKS, 3)
+            (address, stride), = blocks.read([[5, 0, 7]])
+            lie = [ctypes.string_at(part, stride // 3) for part in blocks.addresses([5, 0, 7])]
+            self.assertEqual(b"".join(lie), ctypes.string_at(address, 2 * stride))
+        split = torch.randn(2, self.BLOCKS, 4)
+        self.assertIsNone(TorchBlocks({"a": split}, self.BLOCKS, 1).addresses([1]))
 
     def test_blocks_that_a_kernel_has_in_parts_are_whole(self):
         self.round_trip((3 * self.BLOCKS, 2, 4, 6), 2)
@@ -397,6 +458,9 @@ class BlocksTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "differ"):
             TorchBlocks({"a": torch.zeros(self.BLOCKS, 2), "b": torch.zeros(self.BLOCKS, 3)},
                         self.BLOCKS, 1)
+        with self.assertRaisesRegex(ValueError, "differ"):
+            TorchBlocks({"a": torch.zeros(self.BLOCKS, 2),
+                         "b": torch.zeros(self.BLOCKS, 2).bfloat16()}, self.BLOCKS, 1)
 
 
 class MetricsTest(unittest.TestCase):
@@ -412,10 +476,14 @@ class MetricsTest(unittest.TestCase):
                                                   "meeting_point": [0.75]}))
         self.assertEqual(stats.reduce(), {"tokens_loaded": 384, "chunks_kept": 1,
                                           "meeting_point": 0.5})
+        self.assertFalse(stats.is_empty())
         metrics.observe(stats.data, 0)
         text = generate_latest(registry).decode()
         self.assertIn('vllm:kvcake_tokens_loaded_total{engine="0"} 384.0', text)
         self.assertIn('vllm:kvcake_meeting_point_count{engine="0"} 2.0', text)
+        self.assertIn('vllm:kvcake_meeting_point_bucket{engine="0",le="0.3"} 1.0', text)
+        stats.reset()
+        self.assertTrue(stats.is_empty())
         metrics.observe({"chunks_dropped": 5, "meeting_point": [0.5]}, 1)
         text = generate_latest(registry).decode()
         self.assertIn('vllm:kvcake_chunks_dropped_total{engine="1"} 5.0', text)
