@@ -173,6 +173,8 @@ class CacheTest(unittest.TestCase):
             with kvcake.Cache("test", layers=1, slab_bytes=1000, **options) as cache:
                 self.assertEqual(cache.chunk_tokens, default)
                 self.assertEqual(len(cache.keys(cache.root(), range(3 * default))), 3)
+                page = 2 * 4096  # a header, and a slab
+                self.assertEqual(cache.stats().memory_chunks, (1 << 30) // page)
 
     def test_an_error_inside_is_not_hidden_by_chunks_that_are_held(self):
         self.keep(1)
