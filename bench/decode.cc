@@ -226,8 +226,9 @@ class ModelDecode {
   Roofline RooflineOf(int sequences, double bytes_per_s, double flops_per_s) const {
     const double context = options_.context + options_.steps / 2.0;  // half-way through a repeat
     const double kv = static_cast<double>(batch_->runtime().pool().layout().bytes_per_token());
-    const double bytes = work_.TokenWeights() * static_cast<double>(WeightBytes(weights_)) +
-                         sequences * kv * context;
+    const double bytes =
+        work_.DecodeWeights(sequences) * static_cast<double>(WeightBytes(weights_)) +
+        sequences * kv * context;
     const double attention = static_cast<double>(work_.layers) * work_.pair_flops * context;
     return {.memory = sequences * bytes_per_s / bytes,
             .products = flops_per_s / (work_.TokenProducts() + attention)};

@@ -1,6 +1,7 @@
 #include "bench/work.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace kvcake::bench {
 
@@ -14,8 +15,13 @@ ModelWork::ModelWork(const ModelConfig& config) : layers(config.layers) {
                 kv = int64_t{config.kv_heads} * config.head_dim;
   const int64_t mlp_matrices = config.mlp == MlpKind::kSwiGlu ? 3 : 2;
   const ExpertsConfig& experts = config.experts;
-  tail_weights = hidden * q + hidden * experts.count +
-                 std::max(1, experts.per_token) * mlp_matrices * hidden * config.intermediate_size;
+  const int64_t mlp_weights = mlp_matrices * hidden * config.intermediate_size;
+  if (experts.count > 0) {
+    experts_ = experts.count;
+    experts_per_token_ = experts.per_token;
+    expert_weights_ = mlp_weights;
+  }
+  tail_weights = hidden * q + hidden * experts.count + std::max(1, experts.per_token) * mlp_weights;
   layer_weights = hidden * (q + 2 * kv) + tail_weights;
   head_weights = hidden * config.vocab_size;
   pair_flops = 4.0 * static_cast<double>(q);
@@ -31,10 +37,17 @@ double ModelWork::SliceWithoutLogits(int64_t tokens) const {
          static_cast<double>(layers - 1) * pair_flops * CausalPairs(tokens);
 }
 
-double ModelWork::TokenProducts() const { return 2.0 * TokenWeights(); }
+double ModelWork::TokenProducts() const {
+  return 2.0 * static_cast<double>(layers * layer_weights + head_weights);
+}
 
-double ModelWork::TokenWeights() const {
-  return static_cast<double>(layers * layer_weights + head_weights);
+double ModelWork::DecodeWeights(int sequences) const {
+  const auto experts = static_cast<double>(experts_);
+  const auto per_token = static_cast<double>(experts_per_token_);
+  const double met =
+      experts_ == 0 ? 0 : experts * (1 - std::pow(1 - per_token / experts, sequences));
+  return static_cast<double>(layers * layer_weights + head_weights) +
+         static_cast<double>(layers * expert_weights_) * (met - per_token);
 }
 
 }  // namespace kvcake::bench

@@ -17,6 +17,7 @@ constexpr uint64_t WeightBytes(WeightFormat format) {
 struct ModelWork {
   explicit ModelWork(const ModelConfig& config);
 
+  // Of a mixture's experts those that one token meets.
   int64_t layer_weights = 0;  // of one layer
   int64_t tail_weights = 0;   // of those, after attention: what the last layer does for few rows
   int64_t head_weights = 0;
@@ -31,8 +32,13 @@ struct ModelWork {
   double SliceWithoutLogits(int64_t tokens) const;
   // The products for one token and its logits, attention apart.
   double TokenProducts() const;
-  // Weights that decoding a token reads.
-  double TokenWeights() const;
+  // Weights that decoding one token of each of so many sequences reads: of a mixture's experts as
+  // many as tokens would meet that go to any of them alike.
+  double DecodeWeights(int sequences) const;
+
+ private:
+  int64_t experts_ = 0, experts_per_token_ = 0;
+  int64_t expert_weights_ = 0;
 };
 
 }  // namespace kvcake::bench

@@ -16,11 +16,24 @@ TEST(ModelWorkTest, CountsEveryProductOnce) {
   EXPECT_EQ(work.layer_weights, layer);
   EXPECT_EQ(work.head_weights, head);
   EXPECT_EQ(work.TokenProducts(), 2.0 * (2 * layer + head));
-  EXPECT_EQ(work.TokenWeights(), 2 * layer + head);
+  EXPECT_EQ(work.DecodeWeights(1), 2 * layer + head);
+  EXPECT_EQ(work.DecodeWeights(8), 2 * layer + head);
   // Three tokens look at 1 + 2 + 3 keys: a product with the key and one with the value each.
   const double attention = 6 * 4 * 16 * 4;
   EXPECT_EQ(work.Prefill(3), 2.0 * (3 * 2 * layer + head) + 2 * attention);
   EXPECT_EQ(work.SliceWithoutLogits(3), 2.0 * 3 * (2 * layer - tail) + attention);
+}
+
+TEST(ModelWorkTest, OfExpertsThoseCountThatTokensMeet) {
+  ModelConfig config = SynthArch("tiny").value();
+  config.experts = {.count = 4, .per_token = 2};
+  const ModelWork work(config);
+  const int64_t mlp = 3 * 64 * 128, layer = 64 * (64 + 2 * 32) + 64 * 64 + 64 * 4 + 2 * mlp;
+  EXPECT_EQ(work.layer_weights, layer);
+  const double others = 2 * layer - 2 * 2 * mlp + 64 * 512;
+  EXPECT_EQ(work.DecodeWeights(1), others + 2 * 2 * mlp);
+  EXPECT_EQ(work.DecodeWeights(2), others + 2 * 3 * mlp) << "half of the others' are the same";
+  EXPECT_NEAR(work.DecodeWeights(50), others + 2 * 4 * mlp, 1);
 }
 
 TEST(ModelWorkTest, PublishedModelsHaveTheirWeights) {
