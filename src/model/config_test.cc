@@ -408,10 +408,9 @@ TEST_F(ConfigTest, GenerationConfigOverridesEos) {
 }
 
 TEST_F(ConfigTest, OverridesStandForMembersOfTheFile) {
-  const json yarn = {
-      {"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 8192}};
+  const json yarn = {{"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 8192}};
   json config = Good();
-  config["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
+  config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 2.0}};
   Write("generation_config.json", R"({"eos_token_id": 9})");
   ASSERT_TRUE(Load(config));
   const auto with = [&](const json& overrides) {
