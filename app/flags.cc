@@ -190,11 +190,10 @@ void AddModelConfigFlags(CLI::App& app, ConfigOptions* options) {
   app.add_flag("--disable-sliding-window", options->within_window,
                "where a model's attention has a sliding window, which kvcake does not compute, let "
                "its context end with the window; else the model is refused");
-  app.add_option(
-      "--hf-overrides", options->overrides,
-      "a JSON object whose members stand for those of the model's config.json, e.g. "
-      "'{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0, "
-      "\"original_max_position_embeddings\": 32768}}'");
+  app.add_option("--hf-overrides", options->overrides,
+                 "a JSON object whose members stand for those of the model's config.json, e.g. "
+                 "'{\"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 4.0, "
+                 "\"original_max_position_embeddings\": 32768}}'");
 }
 
 void AddModelFlags(CLI::App& app, RuntimeOptions* options) {
@@ -204,9 +203,8 @@ void AddModelFlags(CLI::App& app, RuntimeOptions* options) {
   AddSize(app, "--ram-capacity", &options->ram_capacity_bytes,
           "memory for KV pages, in use and cached; with --backend cuda, whose pages are the "
           "device's, host memory for chunks behind them (0: none)");
-  AddChunkTokensFlag(
-      app, &options->chunk_tokens,
-      "tokens of a chunk: what is hashed, kept and loaded as one; a multiple of 16");
+  AddChunkTokensFlag(app, &options->chunk_tokens,
+                     "tokens of a chunk: what is hashed, kept and loaded as one; a multiple of 16");
   app.add_option("--threads", options->threads,
                  "compute threads (default: every core the process may use)")
       ->check(CLI::Range(1, 1024));

@@ -17,7 +17,7 @@ constexpr uint64_t WeightBytes(WeightFormat format) {
 struct ModelWork {
   explicit ModelWork(const ModelConfig& config);
 
-  // Of a mixture's experts those that one token meets.
+  // A mixture counts the experts that one token meets.
   int64_t layer_weights = 0;  // of one layer
   int64_t tail_weights = 0;   // of those, after attention: what the last layer does for few rows
   int64_t head_weights = 0;

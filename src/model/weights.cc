@@ -6,9 +6,9 @@
 #include <memory>
 #include <set>
 
+#include "base/bf16.h"
 #include "model/tensor_list.h"
 #include "model/tensor_scan.h"
-#include "base/bf16.h"
 
 namespace kvcake {
 
