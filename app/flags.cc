@@ -5,8 +5,6 @@
 #include <charconv>
 #include <cmath>
 #include <map>
-#include <memory>
-#include <optional>
 
 #include "base/cpu.h"
 #include "server/chat_template.h"

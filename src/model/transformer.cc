@@ -63,11 +63,12 @@ uint64_t TransformerModel::MemoryFor(const ModelConfig& config, const Transforme
   const uint64_t kv_heads = static_cast<uint64_t>(config.kv_heads) * config.head_dim;
   const uint64_t floats = rows * (config.hidden_size + heads + 2 * kv_heads + config.head_dim) +
                           logit_rows * (config.hidden_size + config.vocab_size);
-  const uint64_t activations = rows * (config.hidden_size + heads + config.intermediate_size);
-  const uint64_t experts =
-      config.experts.count > 0 ? ExpertMlp::MemoryFor(config, rows, options.path) : 0;
+  const uint64_t activations = rows * (config.hidden_size + heads);
+  const uint64_t mlp = config.experts.count > 0
+                           ? ExpertMlp::MemoryFor(config, rows, options.path)
+                           : rows * config.intermediate_size * ActivationBytes(options.path);
   return config.parameters() * (options.weights == WeightFormat::kInt8 ? 1 : 2) +
-         floats * sizeof(float) + activations * ActivationBytes(options.path) + experts + kPlans;
+         floats * sizeof(float) + activations * ActivationBytes(options.path) + mlp + kPlans;
 }
 
 Result<std::unique_ptr<TransformerModel>> TransformerModel::Create(
@@ -136,8 +137,11 @@ TransformerModel::TransformerModel(const ModelConfig& config, const PagePool& pa
   logits_ = StepResult<float>(compute_, logit_rows * config.vocab_size);
   normed_ = ActivationBuffer(options.path, rows, config.hidden_size);
   attended_ = ActivationBuffer(options.path, rows, config.heads * config.head_dim);
-  gated_ = ActivationBuffer(options.path, rows, config.intermediate_size);
-  if (config.experts.count > 0) experts_ = std::make_unique<ExpertMlp>(compute_, config, rows);
+  if (config.experts.count > 0) {
+    experts_ = std::make_unique<ExpertMlp>(compute_, config, rows);
+  } else {
+    gated_ = ActivationBuffer(options.path, rows, config.intermediate_size);
+  }
   tokens_ = StepArray<int32_t>(compute_, rows);
   positions_ = StepArray<int32_t>(compute_, rows);
   slots_ = StepArray<KvSlot>(compute_, rows);

@@ -111,7 +111,7 @@ class TransformerModel : public Model {
   StepResult<float> logits_;      // [max_logit_rows][vocab]
   ActivationBuffer normed_;       // [rows][hidden]
   ActivationBuffer attended_;     // [rows][heads head_dim]
-  ActivationBuffer gated_;        // [rows][intermediate]
+  ActivationBuffer gated_;        // [rows][intermediate]; none with experts
   StepArray<int32_t> tokens_;     // [rows]
   StepArray<int32_t> positions_;  // [rows]
   StepArray<KvSlot> slots_;       // [rows]
