@@ -1,5 +1,8 @@
 #include "base/cpu.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <linux/sched.h>
 #include <sched.h>
 #include <sys/resource.h>
@@ -17,6 +20,19 @@
 namespace kvcake {
 namespace {
 
+#if defined(__x86_64__)
+// Tiles are state that a process has to ask the kernel for (Linux 5.16 or newer); all threads may
+// use them then.
+bool AskForAmx() {
+  constexpr unsigned kTiles = 1u << 24, kBf16 = 1u << 22, kInt8 = 1u << 25;
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  if ((d & kTiles) == 0 || (d & kBf16) == 0 || (d & kInt8) == 0) return false;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+#endif
+
 CpuFeatures Detect() {
   CpuFeatures f;
 #if defined(__x86_64__)
@@ -28,6 +44,7 @@ CpuFeatures Detect() {
       f.avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
   f.avx512_vbmi2 =
       f.avx512 && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2");
+  f.amx = f.avx512_bf16 && AskForAmx();
 #endif
   return f;
 }

@@ -16,6 +16,7 @@ struct CpuFeatures {
   bool avx512 = false;        // AVX-512 F, BW, DQ and VL
   bool avx512_bf16 = false;   // and dot products of BF16 and of bytes (VNNI)
   bool avx512_vbmi2 = false;  // avx512, and bytes that are permuted and expanded (VBMI, VBMI2)
+  bool amx = false;  // avx512_bf16, and tiles of BF16 and of bytes that the kernel lets us use
 };
 
 const CpuFeatures& Cpu();

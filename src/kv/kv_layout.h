@@ -18,6 +18,7 @@ enum class NumericPath : uint16_t {
   kF32Fma = 2,      // f32 with fused multiply-add (AVX2, NEON)
   kF32 = 3,         // f32 without (portable)
   kBf16Tensor = 4,  // bf16 products by tensor cores, f32 accumulation (CUDA)
+  kBf16Amx = 5,     // bf16 products of tiles, f32 accumulation (AMX)
 };
 const char* NumericPathName(NumericPath path);
 

@@ -24,6 +24,8 @@ const char* NumericPathName(NumericPath path) {
       return "f32";
     case NumericPath::kBf16Tensor:
       return "bf16-tensor";
+    case NumericPath::kBf16Amx:
+      return "bf16-amx";
   }
   return "unknown";
 }

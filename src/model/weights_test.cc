@@ -159,7 +159,7 @@ TEST(WeightsMemoryTest, EachPartOfWhatAModelTakesIsCounted) {
 
 TEST(WeightsMemoryTest, ARowTakesWhatTheStepKeepsOfIt) {
   const ModelConfig c = TinyConfig();
-  for (const NumericPath path : {NumericPath::kBf16Dot, NumericPath::kF32}) {
+  for (const NumericPath path : {NumericPath::kBf16Amx, NumericPath::kBf16Dot, NumericPath::kF32}) {
     const auto bytes = [&](int rows) {
       return static_cast<int64_t>(TransformerModel::MemoryFor(
           c, {.max_batch_tokens = rows, .max_logit_rows = 1, .path = path}));

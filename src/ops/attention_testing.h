@@ -177,8 +177,8 @@ inline std::string WayName(const testing::TestParamInfo<Way>& info) {
 #define KVCAKE_EVERY_WAY(Suite)                                                 \
   INSTANTIATE_TEST_SUITE_P(                                                     \
       Ways, Suite,                                                              \
-      testing::Values(Way{NumericPath::kBf16Dot}, Way{NumericPath::kF32Fma},    \
-                      Way{NumericPath::kF32},                                   \
+      testing::Values(Way{NumericPath::kBf16Amx}, Way{NumericPath::kBf16Dot},   \
+                      Way{NumericPath::kF32Fma}, Way{NumericPath::kF32},        \
                       Way{NumericPath::kBf16Tensor, AttentionBackend::kMma},    \
                       Way{NumericPath::kBf16Tensor, AttentionBackend::kWgmma}), \
       WayName)

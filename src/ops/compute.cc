@@ -11,6 +11,8 @@ namespace {
 const Kernels* KernelsFor(NumericPath path) {
   CHECK(PathAvailable(path));
   switch (path) {
+    case NumericPath::kBf16Amx:
+      return AmxKernels();
     case NumericPath::kBf16Dot:
       return Avx512Kernels();
     case NumericPath::kF32Fma:
@@ -30,6 +32,8 @@ int64_t PaddedRowBytes(int64_t bytes) { return ((bytes + 63) / 64 | 1) * 64; }
 
 bool PathAvailable(NumericPath path) {
   switch (path) {
+    case NumericPath::kBf16Amx:
+      return AmxKernels() != nullptr && Cpu().amx;
     case NumericPath::kBf16Dot:
       return Avx512Kernels() != nullptr && Cpu().avx512_bf16;
     case NumericPath::kF32Fma:
@@ -45,7 +49,7 @@ bool PathAvailable(NumericPath path) {
 }
 
 NumericPath BestPath() {
-  for (NumericPath path : {NumericPath::kBf16Dot, NumericPath::kF32Fma}) {
+  for (NumericPath path : {NumericPath::kBf16Amx, NumericPath::kBf16Dot, NumericPath::kF32Fma}) {
     if (PathAvailable(path)) return path;
   }
   return NumericPath::kF32;

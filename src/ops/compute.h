@@ -100,10 +100,14 @@ class ActivationBuffer {
                       // costs nothing. None on CUDA, which has no int8 products
 };
 
+// The CPU's paths that multiply bf16.
+constexpr bool MultipliesBf16(NumericPath path) {
+  return path == NumericPath::kBf16Dot || path == NumericPath::kBf16Amx;
+}
 constexpr int64_t ActivationBytes(NumericPath path) {
-  return path == NumericPath::kBf16Dot || OnCuda(path) ? 2 : 4;
+  return MultipliesBf16(path) || OnCuda(path) ? 2 : 4;
 }
 // The size of one quantised value: int8, or int16 where bytes must be widened to be multiplied.
-constexpr int64_t QuantizedBytes(NumericPath path) { return path == NumericPath::kBf16Dot ? 1 : 2; }
+constexpr int64_t QuantizedBytes(NumericPath path) { return MultipliesBf16(path) ? 1 : 2; }
 
 }  // namespace kvcake

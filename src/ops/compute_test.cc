@@ -11,17 +11,19 @@ namespace {
 // says that something is wrong.
 TEST(ComputeTest, WhatTheCpuCanDoIsAvailableAndTheFastestIsTaken) {
 #if defined(__x86_64__)
-  const bool bf16_dot = Cpu().avx512_bf16, f32_fma = Cpu().avx2_fma;
+  const bool amx = Cpu().amx, bf16_dot = Cpu().avx512_bf16, f32_fma = Cpu().avx2_fma;
 #else
-  const bool bf16_dot = false, f32_fma = true;
+  const bool amx = false, bf16_dot = false, f32_fma = true;
 #endif
+  EXPECT_EQ(PathAvailable(NumericPath::kBf16Amx), amx);
   EXPECT_EQ(PathAvailable(NumericPath::kBf16Dot), bf16_dot);
   EXPECT_EQ(PathAvailable(NumericPath::kF32Fma), f32_fma);
   EXPECT_TRUE(PathAvailable(NumericPath::kF32));
   EXPECT_FALSE(PathAvailable(NumericPath::kUnknown));
-  EXPECT_EQ(BestPath(), bf16_dot  ? NumericPath::kBf16Dot
-                        : f32_fma ? NumericPath::kF32Fma
-                                  : NumericPath::kF32);
+  EXPECT_EQ(BestPath(), amx        ? NumericPath::kBf16Amx
+                        : bf16_dot ? NumericPath::kBf16Dot
+                        : f32_fma  ? NumericPath::kF32Fma
+                                   : NumericPath::kF32);
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ TEST_P(ElementwiseTest, RmsNormAgreesWithDoublePrecision) {
       for (int64_t i = 0; i < n; ++i) squares += static_cast<double>(x[r * n + i]) * x[r * n + i];
       for (int64_t i = 0; i < n; ++i) {
         const double want = x[r * n + i] / std::sqrt(squares / n + 1e-5) * weight[i];
-        const double tolerance = GetParam() == NumericPath::kBf16Dot ? 0.004 : 1e-6;
+        const double tolerance = Bf16Products(GetParam()) ? 0.004 : 1e-6;
         ASSERT_NEAR(ElementAt(GetParam(), out.Rows(rows), r, i), want,
                     tolerance * std::abs(want) + 1e-30);
       }
@@ -54,7 +54,7 @@ TEST_P(ElementwiseTest, LayerNormAgreesWithDoublePrecision) {
       for (int64_t i = 0; i < n; ++i) {
         const double want =
             (x[r * n + i] - mean) / std::sqrt(squares / n + 1e-5) * weight[i] + bias[i];
-        const double tolerance = GetParam() == NumericPath::kBf16Dot ? 0.004 : 1e-5;
+        const double tolerance = Bf16Products(GetParam()) ? 0.004 : 1e-5;
         ASSERT_NEAR(ElementAt(GetParam(), out.Rows(rows), r, i), want,
                     tolerance * std::abs(want) + 2e-4)
             << n << " row " << r;

@@ -1,6 +1,6 @@
 // The inner loops, once per numeric path. Private to this room.
 //
-// kernels_{avx512,avx2,neon,portable}.cc define the vector type of their path and include
+// kernels_{amx,avx512,avx2,neon,portable}.cc define the vector type of their path and include
 // kernels_inl.h for what is the same on all of them. Every function there carries its target as an
 // attribute, so a machine without the instructions never meets them, and none of the standard
 // library is compiled for them. They are compiled without contraction: an FMA happens where it is
@@ -21,7 +21,7 @@ struct MultiplyArgs {
   int64_t a_stride = 0;         // elements
   int64_t rows = 0;             // 1..kMultiplyRowsMax
   const uint16_t* b = nullptr;  // panels one after the other, as PackedMatrix::Panel
-  int64_t panels = 0;           // 1, or wide_panels for a single row
+  int64_t panels = 0;           // 1, wide_panels for a single row, or up to many_panels for more
   bool more = false;            // the panel behind these is multiplied next
   int64_t k = 0;
   float* c = nullptr;            // [rows][panels * panel_width] without gaps
@@ -39,7 +39,7 @@ struct MultiplyInt8Args {
   int64_t rows = 0;            // 1..kMultiplyRowsMax
   const uint8_t* b = nullptr;  // panels one after the other, as PackedMatrix::Int8Panel
   const float* column_scales = nullptr;
-  int64_t panels = 0;            // 1, or wide_panels for a single row
+  int64_t panels = 0;            // as of MultiplyArgs
   bool more = false;             // the panel behind these is multiplied next
   int64_t k = 0;                 // at most kInt8DepthMax (ops/packed_matrix.h)
   float* c = nullptr;            // [rows][panels * panel_width] without gaps
@@ -130,6 +130,8 @@ struct Kernels {
   // A single row (decoding) goes through `multiply` by so many panels at once that enough chains of
   // additions are in flight.
   int wide_panels;
+  // Many rows (a prompt) go through it by as many as make it worth reading them once.
+  int many_panels;
 
   void (*multiply)(const MultiplyArgs& args);
   void (*multiply_int8)(const MultiplyInt8Args& args);
@@ -161,6 +163,7 @@ struct Kernels {
 };
 
 // nullptr where this build has no such path.
+const Kernels* AmxKernels();
 const Kernels* Avx512Kernels();
 const Kernels* Avx2Kernels();
 const Kernels* NeonKernels();  // the same bits as Avx2Kernels

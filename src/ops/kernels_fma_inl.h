@@ -149,7 +149,7 @@ KVCAKE_ISA void PackValues(const KvView& kv, int64_t block, int64_t keys, int64_
 }
 
 // A step is one key: nothing to mask.
-void MaskTail(const Element*, Element*) {}
+void MaskTail(const Element*, int64_t, Element*) {}
 
 template <int... kRows>
 constexpr std::array<FewRows<Element>, kFewRows + 1> MakeFew(std::integer_sequence<int, kRows...>) {
@@ -160,6 +160,7 @@ constexpr auto kFew = MakeFew(std::make_integer_sequence<int, kFewRows>());
 void Multiply(const MultiplyArgs& m);
 void MultiplyInt8(const MultiplyInt8Args& m);
 
+#include "ops/kernels_tiles_inl.h"
 #include "ops/kernels_inl.h"
 
 // One row by kWidePanels panels, without a detour through memory: the same chain of additions.
@@ -198,7 +199,7 @@ KVCAKE_ISA void Multiply(const MultiplyArgs& m) {
         Store(wide + (k + 1) * kPanel + v * kLanes, Second(pairs));
       }
     }
-    MultiplyRows(a + k0, m.a_stride, m.rows, wide, n, m.c, kPanel, k0 > 0, Ahead(m, k0 + kBlockK));
+    Products::MultiplyRows(a + k0, m.a_stride, m.rows, wide, n, m.c, kPanel, k0 > 0, Ahead(m, k0 + kBlockK));
   }
 }
 
@@ -236,7 +237,7 @@ KVCAKE_ISA void MultiplyInt8(const MultiplyInt8Args& m) {
     const uint8_t* b = m.b + k * kPanel;
     for (int64_t i = 0; i < n * kPanel; i += kLanes * kInt8Unit)
       StoreColumns(wide + i, Widen(b + i));
-    MultiplyInt8Rows(a + k, m.a_stride / sizeof(Quantized), m.rows, wide, n / kInt8Unit,
+    Products::MultiplyInt8Rows(a + k, m.a_stride / sizeof(Quantized), m.rows, wide, n / kInt8Unit,
                      reinterpret_cast<int32_t*>(m.c), k > 0, Ahead(m, k + kBlockK));
   }
   ScaleBack(m);

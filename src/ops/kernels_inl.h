@@ -1,17 +1,16 @@
 // What the kernels of every path share; included once by each of kernels_*.cc, inside their
 // anonymous namespace, after they have defined:
 //   KVCAKE_ISA       the target attribute of every function; KVCAKE_INLINE the same, inlined
-//   kLanes, V        a vector of floats; kTileRows rows of 2 V fill the registers
+//   kLanes, V        a vector of floats; kPanel columns of a weight panel
 //   Element          of activations and of packed attention operands; kUnit of them are one step
-//   kAheadRows       from this many rows on, a tile has time to fetch the panel after its own
+//   Quantized        of quantised activations; kInt8Unit of them are one step
 //   Load, Store, Splat, MulAdd, Max, Abs, ReduceMax, ReduceAdd, StoreBf16, LoadElement,
-//   StoreElement, ShiftExponent Quantized        of quantised activations; kInt8Unit of them are
-//   one step Int8Weight       of a panel as Int8Tile reads it StoreQuantized, LoadInt32 Tile<rows,
-//   add, ahead>(a, a_stride, b, steps, c, c_stride, ahead) Int8Tile<rows, add, ahead>, the same
-//   for quantised rows, c being integers Multiply, MultiplyInt8, PackKeys, PackValues, MaskTail,
-//   kFew[rows]
+//   StoreElement, ShiftExponent, StoreQuantized, LoadInt32
+//   kWidePanels, kManyPanels  see Kernels
+//   Products         multiplies rows by a panel (kernels_tiles_inl.h)
+//   kDepth           keys by which weights and values are multiplied at a time, a multiple of kUnit
+//   Multiply, MultiplyInt8, PackKeys, PackValues, MaskTail, kFew[rows]
 
-constexpr int64_t kPanel = 2 * kLanes;
 constexpr int64_t kBlock = kAttentionBlock;
 
 // Lanes of a where the mask is set, else of b; for vectors that know ?: themselves.
@@ -136,35 +135,6 @@ KVCAKE_ISA void StoreRowBf16(const float* x, int64_t n, uint16_t* out) {
   for (int64_t i = 0; i < n; i += kLanes) StoreBf16(out + i, Load(x + i));
 }
 
-// ---- products of small tiles ----
-
-using TileFunction = void (*)(const Element* a, int64_t a_stride, const Element* b, int64_t steps,
-                              float* c, int64_t c_stride, const std::byte* ahead);
-
-template <bool kAdd, bool kAhead, int... kRows>
-constexpr std::array<TileFunction, sizeof...(kRows) + 1> MakeTiles(
-    std::integer_sequence<int, kRows...>) {
-  return {nullptr, &Tile<kRows + 1, kAdd, kAhead>...};
-}
-// kTiles[r] multiplies r rows by a panel, adds to c or overwrites it, and may fetch what is ahead.
-template <bool kAdd, bool kAhead>
-constexpr auto kTiles = MakeTiles<kAdd, kAhead>(std::make_integer_sequence<int, kTileRows>());
-
-// c[rows][kPanel] (+)= a[rows][steps * kUnit] x one panel, tile by tile. The last tile fetches what
-// will be read next, as many bytes from `ahead` on as `steps` of a panel take in memory.
-KVCAKE_ISA void MultiplyRows(const Element* a, int64_t a_stride, int64_t rows, const Element* b,
-                             int64_t steps, float* c, int64_t c_stride, bool add,
-                             const std::byte* ahead = nullptr) {
-  for (int64_t row = 0; row < rows; row += kTileRows) {
-    const int64_t n = rows - row < kTileRows ? rows - row : kTileRows;
-    const bool fetch = ahead != nullptr && row + n == rows;
-    const auto& tiles = fetch ? add ? kTiles<true, true> : kTiles<false, true>
-                        : add ? kTiles<true, false>
-                              : kTiles<false, false>;
-    tiles[n](a + row * a_stride, a_stride, b, steps, c + row * c_stride, c_stride, ahead);
-  }
-}
-
 // ---- quantised products ----
 
 KVCAKE_ISA void QuantizeRow(const std::byte* row, int64_t n, std::byte* out, float* scale,
@@ -189,41 +159,6 @@ KVCAKE_ISA void QuantizeRow(const std::byte* row, int64_t n, std::byte* out, flo
   }
   *sum = ReduceAdd(total);
   *scale = finite ? largest / 127.0f : __builtin_nanf("");
-}
-
-using Int8TileFunction = void (*)(const Quantized* a, int64_t a_stride, const Int8Weight* b,
-                                  int64_t steps, int32_t* c, int64_t c_stride,
-                                  const std::byte* ahead);
-
-template <bool kAdd, bool kAhead, int... kRows>
-constexpr std::array<Int8TileFunction, sizeof...(kRows) + 1> MakeInt8Tiles(
-    std::integer_sequence<int, kRows...>) {
-  return {nullptr, &Int8Tile<kRows + 1, kAdd, kAhead>...};
-}
-template <bool kAdd, bool kAhead>
-constexpr auto kInt8Tiles =
-    MakeInt8Tiles<kAdd, kAhead>(std::make_integer_sequence<int, kTileRows>());
-
-// As MultiplyRows.
-KVCAKE_ISA void MultiplyInt8Rows(const Quantized* a, int64_t a_stride, int64_t rows,
-                                 const Int8Weight* b, int64_t steps, int32_t* c, bool add,
-                                 const std::byte* ahead) {
-  for (int64_t row = 0; row < rows; row += kTileRows) {
-    const int64_t n = rows - row < kTileRows ? rows - row : kTileRows;
-    const bool fetch = ahead != nullptr && row + n == rows;
-    const auto& tiles = fetch ? add ? kInt8Tiles<true, true> : kInt8Tiles<false, true>
-                        : add ? kInt8Tiles<true, false>
-                              : kInt8Tiles<false, false>;
-    tiles[n](a + row * a_stride, a_stride, b, steps, c + row * kPanel, kPanel, ahead);
-  }
-}
-
-// What lies behind the block of a panel that ends at `end`, if it is multiplied next and fetching
-// it pays.
-template <typename Args>
-KVCAKE_ISA const std::byte* Ahead(const Args& m, int64_t end) {
-  if (m.rows < kAheadRows || (end >= m.k && !m.more)) return nullptr;
-  return reinterpret_cast<const std::byte*>(m.b + (end < m.k ? end : m.k) * kPanel);
 }
 
 // Turns the integers that m.c holds into the result.
@@ -275,7 +210,7 @@ struct AttendScratch {
   Element* keys;  // panels of keys: [kBlock / kPanel][head_dim / kUnit][kPanel][kUnit]
   Element*
       values;     // panels of dimensions: [padded head_dim / kPanel][kBlock / kUnit][kPanel][kUnit]
-  Element* tail;  // [kPanel][kUnit]
+  Element* tail;  // [kDepth / kUnit][kPanel][kUnit]
   float* total;   // [rows][SumsStride]
   float* part;    // [rows][SumsStride]
   float* alibi;   // [group][kBlock]
@@ -293,7 +228,7 @@ KVCAKE_ISA AttendScratch Carve(std::byte* memory) {
   take(s.p, kRows * kBlock);
   take(s.keys, kBlock * kDim);
   take(s.values, kBlock * kDim);
-  take(s.tail, kPanel * kUnit);
+  take(s.tail, kPanel * kDepth);
   take(s.total, kRows * SumsStride(kDim));
   take(s.part, kRows * SumsStride(kDim));
   take(s.alibi, kRows * kBlock);
@@ -301,9 +236,11 @@ KVCAKE_ISA AttendScratch Carve(std::byte* memory) {
 }
 
 // One row's step of online softmax: turns the scores of the `limit` keys it may see into weights,
-// and rescales what has been summed so far when the largest score grows.
+// 0 for those behind them to the end of the vector or of kDepth, and rescales what has been summed
+// so far when the largest score grows.
 KVCAKE_ISA void SoftmaxRow(float* scores, int64_t limit, Element* p, float* sums, int64_t padded) {
-  const int64_t lanes = (limit + kLanes - 1) / kLanes * kLanes;
+  constexpr int64_t kStep = kLanes > kDepth ? kLanes : kDepth;
+  const int64_t lanes = (limit + kStep - 1) / kStep * kStep;
   for (int64_t i = limit; i < lanes; ++i) scores[i] = -__builtin_inff();
   V max_lanes = Load(scores);
   for (int64_t i = kLanes; i < lanes; i += kLanes) max_lanes = Max(Load(scores + i), max_lanes);
@@ -344,17 +281,18 @@ KVCAKE_ISA void AddAlibi(const AttendArgs& t, const AttendScratch& s, int64_t bl
 }
 
 // sums[rows] += p[rows][limit] x values[limit]; all rows see the same keys.
-KVCAKE_ISA void AddPackedValues(const AttendScratch& s, int64_t row, int64_t rows, int64_t limit,
-                                float* sums, int64_t head_dim) {
-  const int64_t stride = SumsStride(head_dim);
+KVCAKE_ISA void AddPackedValues(const AttendScratch& s, Products& products, int64_t row,
+                                int64_t rows, int64_t limit, float* sums, int64_t head_dim) {
+  const int64_t stride = SumsStride(head_dim), whole = limit / kDepth * kDepth;
+  const Element* p = s.p + row * kBlock;
   for (int64_t d = 0; d < head_dim; d += kPanel) {
     const Element* panel = s.values + d * kBlock;
-    const Element* p = s.p + row * kBlock;
-    MultiplyRows(p, kBlock, rows, panel, limit / kUnit, sums + row * stride + d, stride, true);
-    if (limit % kUnit != 0) {
-      // The pair's second key is masked: its weight is 0, but its value may be a NaN.
-      MaskTail(panel + limit / kUnit * kPanel * kUnit, s.tail);
-      MultiplyRows(p + limit - 1, kBlock, rows, s.tail, 1, sums + row * stride + d, stride, true);
+    float* to = sums + row * stride + d;
+    products.MultiplyRows(p, kBlock, rows, panel, whole / kUnit, to, stride, true);
+    if (limit > whole) {
+      // Keys from `limit` on are masked: their weight is 0, but their value may be a NaN.
+      MaskTail(panel + whole * kPanel, limit - whole, s.tail);
+      products.MultiplyRows(p + whole, kBlock, rows, s.tail, kDepth / kUnit, to, stride, true);
     }
   }
 }
@@ -370,8 +308,8 @@ KVCAKE_ISA KvBlock BlockAt(const KvView& kv, int64_t position) {
 
 // Adds the keys of one block, at positions [block, block + kBlock), to the sums of the rows at or
 // after them; fetches `next`.
-KVCAKE_ISA void AttendBlock(const AttendArgs& t, const AttendScratch& s, int64_t block,
-                            const KvBlock& next, float* sums) {
+KVCAKE_ISA void AttendBlock(const AttendArgs& t, const AttendScratch& s, Products& products,
+                            int64_t block, const KvBlock& next, float* sums) {
   const int64_t rows = t.tokens * t.group, padded = PaddedHeadDim(t.head_dim);
   const int64_t end = t.start + t.tokens;
   const int64_t keys = end - block < kBlock ? end - block : kBlock;
@@ -382,8 +320,9 @@ KVCAKE_ISA void AttendBlock(const AttendArgs& t, const AttendScratch& s, int64_t
   PackKeys(t.kv, block, keys, t.head_dim, s.keys, next.keys);
   PackValues(t.kv, block, keys, t.head_dim, s.values, next.values);
   for (int64_t key = 0; key < keys; key += kPanel) {
-    MultiplyRows(s.q + first * t.head_dim, t.head_dim, rows - first, s.keys + key * t.head_dim,
-                 t.head_dim / kUnit, s.scores + first * kBlock + key, kBlock, false);
+    products.MultiplyRows(s.q + first * t.head_dim, t.head_dim, rows - first,
+                          s.keys + key * t.head_dim, t.head_dim / kUnit,
+                          s.scores + first * kBlock + key, kBlock, false);
   }
   if (t.alibi != nullptr) AddAlibi(t, s, block, first, rows);
   for (int64_t row = first; row < rows; ++row) {
@@ -392,10 +331,13 @@ KVCAKE_ISA void AttendBlock(const AttendArgs& t, const AttendScratch& s, int64_t
                sums + row * SumsStride(t.head_dim), padded);
   }
   for (int64_t token = first_token; token < first_full; ++token) {
-    AddPackedValues(s, token * t.group, t.group, t.start + token + 1 - block, sums, t.head_dim);
+    AddPackedValues(s, products, token * t.group, t.group, t.start + token + 1 - block, sums,
+                    t.head_dim);
   }
   const int64_t full_row = first_full * t.group;
-  if (full_row < rows) AddPackedValues(s, full_row, rows - full_row, kBlock, sums, t.head_dim);
+  if (full_row < rows) {
+    AddPackedValues(s, products, full_row, rows - full_row, kBlock, sums, t.head_dim);
+  }
 }
 
 // As AttendBlock, for the rows of one token that kFew has.
@@ -423,8 +365,8 @@ KVCAKE_ISA void AttendBlockFew(const AttendArgs& t, const AttendScratch& s, int6
 }
 
 // The blocks of [from, to), which lie in one partial.
-KVCAKE_ISA void AttendBlocks(const AttendArgs& t, const AttendScratch& s, int64_t from, int64_t to,
-                             float* sums) {
+KVCAKE_ISA void AttendBlocks(const AttendArgs& t, const AttendScratch& s, Products& products,
+                             int64_t from, int64_t to, float* sums) {
   for (int64_t block = from; block < to; block += kBlock) {
     // The last one has nothing to fetch but itself.
     const KvBlock next = block + kBlock < to       ? BlockAt(t.kv, block + kBlock)
@@ -433,7 +375,7 @@ KVCAKE_ISA void AttendBlocks(const AttendArgs& t, const AttendScratch& s, int64_
     if (t.tokens == 1 && t.group < static_cast<int64_t>(kFew.size())) {
       AttendBlockFew(t, s, block, next, sums);
     } else {
-      AttendBlock(t, s, block, next, sums);
+      AttendBlock(t, s, products, block, next, sums);
     }
   }
 }
@@ -449,6 +391,7 @@ KVCAKE_ISA void ClearSums(float* sums, int64_t rows, int64_t head_dim) {
 
 KVCAKE_ISA void Attend(const AttendArgs& t) {
   const AttendScratch s = Carve(t.scratch);
+  Products products;
   const int64_t rows = t.tokens * t.group, end = t.start + t.tokens;
   const int64_t stride = SumsStride(t.head_dim);
   for (int64_t row = 0; row < rows; ++row) {
@@ -459,7 +402,7 @@ KVCAKE_ISA void Attend(const AttendArgs& t) {
   }
   if (t.to >= 0) {
     if (t.from % kAttentionPartial == 0) ClearSums(t.sums, rows, t.head_dim);
-    AttendBlocks(t, s, t.from, t.to, t.sums);
+    AttendBlocks(t, s, products, t.from, t.to, t.sums);
     return;
   }
   for (int64_t from = 0; from < end; from += kAttentionPartial) {
@@ -467,7 +410,7 @@ KVCAKE_ISA void Attend(const AttendArgs& t) {
     const int64_t row0 = from > t.start ? (from - t.start) * t.group : 0;
     float* sums = from == 0 ? s.total : s.part;
     ClearSums(sums + row0 * stride, rows - row0, t.head_dim);
-    AttendBlocks(t, s, from, to, sums);
+    AttendBlocks(t, s, products, from, to, sums);
     if (from > 0) {
       MergeSums(s.total + row0 * stride, s.part + row0 * stride, rows - row0, t.head_dim);
     }
@@ -482,6 +425,7 @@ constexpr Kernels kKernels = {
     .int8_unit = kInt8Unit,
     .panel_width = kPanel,
     .wide_panels = kWidePanels,
+    .many_panels = kManyPanels,
     .multiply = Multiply,
     .multiply_int8 = MultiplyInt8,
     .quantize_row = QuantizeRow,

@@ -133,13 +133,14 @@ void PackValues(const KvView& kv, int64_t block, int64_t keys, int64_t head_dim,
 }
 
 // A step is one key: nothing to mask.
-void MaskTail(const Element*, Element*) {}
+void MaskTail(const Element*, int64_t, Element*) {}
 
 constexpr std::array<FewRows<Element>, 0> kFew;
 
 void Multiply(const MultiplyArgs& m);
 void MultiplyInt8(const MultiplyInt8Args& m);
 
+#include "ops/kernels_tiles_inl.h"
 #include "ops/kernels_inl.h"
 
 void Multiply(const MultiplyArgs& m) {
@@ -156,7 +157,7 @@ void Multiply(const MultiplyArgs& m) {
         wide[(k + 1) * kPanel + i] = Bf16ToF32(b[k * kPanel + 2 * i + 1]);
       }
     }
-    MultiplyRows(a + k0, m.a_stride, m.rows, wide, n, m.c, kPanel, k0 > 0, Ahead(m, k0 + kBlockK));
+    Products::MultiplyRows(a + k0, m.a_stride, m.rows, wide, n, m.c, kPanel, k0 > 0, Ahead(m, k0 + kBlockK));
   }
 }
 
@@ -168,7 +169,7 @@ void MultiplyInt8(const MultiplyInt8Args& m) {
   for (int64_t k = 0; k < m.k; k += kBlockK) {
     const int64_t n = m.k - k < kBlockK ? m.k - k : kBlockK;
     for (int64_t i = 0; i < n * kPanel; ++i) wide[i] = m.b[k * kPanel + i];
-    MultiplyInt8Rows(a + k, m.a_stride / sizeof(Quantized), m.rows, wide, n,
+    Products::MultiplyInt8Rows(a + k, m.a_stride / sizeof(Quantized), m.rows, wide, n,
                      reinterpret_cast<int32_t*>(m.c), k > 0, Ahead(m, k + kBlockK));
   }
   ScaleBack(m);

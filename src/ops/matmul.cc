@@ -11,8 +11,8 @@
 namespace kvcake {
 namespace {
 
-// Rows [first, first + rows) by `panels` panels from first_panel on, plus their bias; panels is 1,
-// or wide_panels for a single row. The result, [rows][panels * panel_width], is in the worker's
+// Rows [first, first + rows) by `panels` panels from first_panel on, plus their bias; panels is as
+// of MultiplyArgs. The result, [rows][panels * panel_width], is in the worker's
 // scratch.
 struct Block {
   int64_t first = 0;
@@ -69,11 +69,17 @@ void Quantize(const Compute& compute, const Activations& a) {
   });
 }
 
+constexpr int64_t kFewRows = 48;
+
+int64_t PanelsAtOnce(const Kernels& kernels, int64_t rows) {
+  return rows == 1 ? kernels.wide_panels : rows > kFewRows ? kernels.many_panels : 1;
+}
+
 // Few rows wait for memory, which delivers long stretches fastest; many multiply, and share the
 // panels evenly.
 int64_t PanelsPerTask(const Compute& compute, int64_t rows, int64_t panels, int64_t at_once) {
-  constexpr int64_t kFewRows = 48, kTasksPerWorker = 8;
-  if (rows > kFewRows) return 1;
+  constexpr int64_t kTasksPerWorker = 8;
+  if (rows > kFewRows) return at_once;
   const int64_t tasks = kTasksPerWorker * compute.pool().size() * at_once;
   return (panels + tasks - 1) / tasks * at_once;
 }
@@ -86,7 +92,7 @@ void ForEachPanel(const Compute& compute, const Activations& a, const PackedMatr
   if (a.rows == 0) return;
   if (w.format() == WeightFormat::kInt8) Quantize(compute, a);
   const Kernels& kernels = compute.kernels();
-  const int64_t at_once = a.rows == 1 ? kernels.wide_panels : 1;
+  const int64_t at_once = PanelsAtOnce(kernels, a.rows);
   const int64_t stretch = PanelsPerTask(compute, a.rows, w.panels(), at_once);
   const int64_t stretches = (w.panels() + stretch - 1) / stretch;
   // Whole panels keep the weights in the cache; rows are split where there are too few of them to
@@ -100,7 +106,8 @@ void ForEachPanel(const Compute& compute, const Activations& a, const PackedMatr
     const int64_t first = task % row_blocks * block, rows = std::min(block, a.rows - first);
     int64_t step = 0;
     for (int64_t panel = begin; panel < end; panel += step) {
-      step = end - panel >= at_once ? at_once : 1;
+      const int64_t left = end - panel;
+      step = left >= at_once ? at_once : a.rows == 1 ? 1 : left;
       const bool more = panel + step < end;
       const float* c = MultiplyBlock(compute, a, w, {first, rows, panel, step, more}, worker);
       const int64_t width = kernels.panel_width;

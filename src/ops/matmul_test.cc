@@ -27,7 +27,7 @@ constexpr WeightFormat kFormats[] = {WeightFormat::kBf16, WeightFormat::kInt8};
 std::pair<double, double> Dot(NumericPath path, const float* a, const uint16_t* w, int64_t k) {
   double sum = 0, magnitude = 0;
   for (int64_t i = 0; i < k; ++i) {
-    const double x = path == NumericPath::kBf16Dot ? Bf16ToF32(F32ToBf16(a[i])) : a[i];
+    const double x = Bf16Products(path) ? Bf16ToF32(F32ToBf16(a[i])) : a[i];
     sum += x * Bf16ToF32(w[i]);
     magnitude += std::abs(x * Bf16ToF32(w[i]));
   }
@@ -193,7 +193,7 @@ TEST_P(MatMulTest, AddAndSwiGluFollowTheProduct) {
   auto sum = a;
   MatMulAdd(compute, in.Rows(m), PackedMatrix(compute, std::span(&u, 1), k), sum.data(), inner);
   MatMulSwiGlu(compute, in.Rows(m), PackedMatrix::GateUp(compute, g, u, k), out.Rows(m));
-  const double tolerance = GetParam() == NumericPath::kBf16Dot ? 0.004 : 1e-6;
+  const double tolerance = Bf16Products(GetParam()) ? 0.004 : 1e-6;
   for (int64_t i = 0; i < m * inner; ++i) {
     ASSERT_EQ(sum[i], a[i] + b[i]);
     const double want = a[i] / (1 + std::exp(-static_cast<double>(a[i]))) * b[i];
@@ -207,7 +207,7 @@ TEST_P(MatMulTest, BiasAndGeluFollowTheProduct) {
   ThreadPool pool(2);
   const Compute compute(pool, GetParam());
   std::mt19937 rng(14);
-  const bool bf16 = GetParam() == NumericPath::kBf16Dot;
+  const bool bf16 = Bf16Products(GetParam());
   for (int64_t n : {16, 48, 96, 208}) {
     const int64_t k = 64, first = n / 4;
     const auto w = RandomBf16(rng, n * k, 0.2f);
@@ -264,7 +264,7 @@ TEST_P(MatMulTest, GeluOfExtremes) {
   std::vector<float> out(16);
   compute.kernels().gelu(x.data(), 16, 1, 16, reinterpret_cast<std::byte*>(out.data()), 16);
   const auto at = [&](int i) {
-    if (GetParam() != NumericPath::kBf16Dot) return out[i];
+    if (!Bf16Products(GetParam())) return out[i];
     return Bf16ToF32(reinterpret_cast<const uint16_t*>(out.data())[i]);
   };
   for (int i : {0, 1, 2, 3, 4, 5}) EXPECT_NEAR(at(i), 0, 2e-6) << x[i];

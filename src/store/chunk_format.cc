@@ -316,7 +316,7 @@ Result<ChunkHeader> DecodeHeader(ConstHeaderBytes in) {
   RETURN_IF_ERROR(Expect<uint64_t>(in, kSlabPayloadAt, header.layout.slab_payload_bytes(),
                                    "slab payload bytes"));
   const uint16_t path = Load<uint16_t>(in, kNumericPathAt);
-  if (path <= static_cast<uint16_t>(NumericPath::kBf16Tensor)) {
+  if (path <= static_cast<uint16_t>(NumericPath::kBf16Amx)) {
     header.numeric_path = static_cast<NumericPath>(path);
   }
   header.key.digest = LoadBytes<Digest>(in, kKeyAt);

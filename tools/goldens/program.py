@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from goldens.models import BF16_TOLERANCE, F32_TOLERANCE
 from goldens.reference import Reference
 
-PATHS = ("bf16-dot", "f32-fma", "f32")
+PATHS = ("bf16-amx", "bf16-dot", "f32-fma", "f32")
 TEXT_TOKENS = 1500  # of a real text that the demo model is asked about
 TEXT = "LICENSE"
 
@@ -32,7 +32,7 @@ def row(name, path, differences):
     """Prints a line of the table; what is wrong with it, if anything is."""
     mean, worst = sum(differences) / len(differences), max(differences)
     print(f"| {name} | {path} | {len(differences)} | {mean:.5f} | {worst:.5f} |", flush=True)
-    tolerance = BF16_TOLERANCE if path == "bf16-dot" else F32_TOLERANCE
+    tolerance = BF16_TOLERANCE if path.startswith("bf16") else F32_TOLERANCE
     if mean > tolerance:
         return [f"{name} on {path}: a mean difference of {mean:.5f} exceeds {tolerance}"]
     return []

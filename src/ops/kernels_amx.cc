@@ -1,0 +1,285 @@
+// AMX: products of whole tiles of 16 rows by 16 columns (Sapphire Rapids and newer). What is not a
+// product is AVX-512's.
+#include "ops/kernels.h"
+
+#if defined(__x86_64__)
+
+// The intrinsics of GCC 12 read values that they then ignore.
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
+#include <immintrin.h>
+
+#include <array>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "ops/attention.h"
+#include "base/bf16.h"
+
+#define KVCAKE_ISA                                                                           \
+  __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx512vnni," \
+                        "amx-tile,amx-bf16,amx-int8")))
+#define KVCAKE_INLINE KVCAKE_ISA __attribute__((always_inline)) inline
+
+namespace kvcake {
+namespace {
+
+#include "ops/kernels_avx512_inl.h"
+
+constexpr int64_t kPanel = 2 * kLanes;
+constexpr int64_t kDepth = 32;
+constexpr int kWidePanels = 1;
+constexpr int kManyPanels = 4;
+static_assert(kMultiplyRowsMax * kManyPanels * kPanel * sizeof(float) <= kMultiplyScratchBytes);
+constexpr int kAheadRows = 6;  // fewer rows wait for memory alone, and it streams better unasked
+
+// Operands are made of words: two bf16 or four bytes that lie together. A tile's row holds 16 of
+// them, and so does a panel's half: a tile of columns is 16 rows of a panel, as it lies in memory.
+constexpr int64_t kWord = 4;
+constexpr int64_t kTileWords = 16;
+constexpr int64_t kTileRows = 16;
+constexpr int64_t kPanelStride = kPanel * kWord;
+
+// The compiler knows neither what the tile instructions read nor that they read it.
+KVCAKE_INLINE void Settle() { asm volatile("" ::: "memory"); }
+
+// Tiles 0 and 1 are the sums of up to 16 rows by the panel's two halves, 2 and 3 those of 16 rows
+// more; 4 and 5 are these rows, 6 and 7 the halves. Rows' sums are added up word by word of a step
+// of 16, then step by step: their bits do not depend on the rows beside them.
+class Products {
+ public:
+  KVCAKE_ISA ~Products() {
+    if (rows_ != 0) _tile_release();
+  }
+
+  // c[rows][kPanel] (+)= a[rows][steps * kUnit] x one panel. Fetches what will be read next
+  // meanwhile, as many bytes from `ahead` on as `steps` of a panel take in memory.
+  KVCAKE_ISA void MultiplyRows(const Element* a, int64_t a_stride, int64_t rows, const Element* b,
+                               int64_t steps, float* c, int64_t c_stride, bool add,
+                               const std::byte* ahead = nullptr) {
+    Run<false>({.a = reinterpret_cast<const std::byte*>(a),
+                .a_stride = a_stride * static_cast<int64_t>(sizeof(Element)),
+                .rows = rows,
+                .b = reinterpret_cast<const std::byte*>(b),
+                .words = steps,
+                .c = reinterpret_cast<std::byte*>(c),
+                .c_stride = c_stride * kWord,
+                .add = add,
+                .ahead = ahead});
+  }
+
+  struct Args {
+    const std::byte* a;
+    int64_t a_stride;  // bytes
+    int64_t rows;
+    const std::byte* b;
+    int64_t words;
+    std::byte* c;
+    int64_t c_stride;  // bytes
+    bool add;
+    const std::byte* ahead;
+  };
+  // The same in bytes, for either type.
+  template <bool kInt8>
+  KVCAKE_ISA void Run(Args args) {
+    const int64_t whole = args.words / kTileWords;
+    Settle();
+    if (whole > 0) RunSteps<kInt8>(args, whole, kTileWords);
+    if (args.words % kTileWords > 0) {
+      args.a += whole * kTileWords * kWord;
+      args.b += whole * kTileWords * kPanelStride;
+      args.add = args.add || whole > 0;
+      args.ahead = nullptr;
+      RunSteps<kInt8>(args, 1, args.words % kTileWords);
+    }
+    Settle();
+  }
+
+ private:
+  struct alignas(64) Config {
+    uint8_t palette = 1;
+    uint8_t start_row = 0;
+    uint8_t reserved[14] = {};
+    uint16_t row_bytes[16] = {};
+    uint8_t rows[16] = {};
+  };
+
+  // For up to 32 rows by steps of so many words.
+  KVCAKE_ISA void Configure(int64_t rows, int64_t words) {
+    if (rows == rows_ && words == words_) return;
+    rows_ = rows;
+    words_ = words;
+    const auto first = static_cast<uint8_t>(rows < kTileRows ? rows : kTileRows);
+    const auto second = static_cast<uint8_t>(rows > kTileRows ? rows - kTileRows : 1);
+    const auto width = static_cast<uint16_t>(kTileWords * kWord);
+    const auto depth = static_cast<uint16_t>(words * kWord);
+    Config config;
+    const auto set = [&config](int tile, uint8_t tile_rows, uint16_t row_bytes) {
+      config.rows[tile] = tile_rows;
+      config.row_bytes[tile] = row_bytes;
+    };
+    for (int half = 0; half < 2; ++half) {
+      set(half, first, width);
+      set(2 + half, second, width);
+      set(6 + half, static_cast<uint8_t>(words), width);
+    }
+    set(4, first, depth);
+    set(5, second, depth);
+    asm volatile("" : : "r"(&config) : "memory");
+    _tile_loadconfig(&config);
+  }
+
+  template <bool kInt8>
+  KVCAKE_ISA void RunSteps(const Args& args, int64_t steps, int64_t words) {
+    // What is ahead is shared out to all steps of all rows.
+    const int64_t blocks = (args.rows + 2 * kTileRows - 1) / (2 * kTileRows);
+    constexpr int64_t kStepLines = kTileWords * kPanelStride / 64;
+    const int64_t lines = args.ahead == nullptr ? 0 : (kStepLines + blocks - 1) / blocks;
+    Args block = args;
+    for (int64_t row = 0; row < args.rows; row += 2 * kTileRows) {
+      block.rows = args.rows - row < 2 * kTileRows ? args.rows - row : 2 * kTileRows;
+      Configure(block.rows, words);
+      if (block.rows > kTileRows) {
+        RunBlock<kInt8, true>(block, steps, lines);
+      } else {
+        RunBlock<kInt8, false>(block, steps, lines);
+      }
+      block.a += 2 * kTileRows * args.a_stride;
+      block.c += 2 * kTileRows * args.c_stride;
+      if (lines > 0) block.ahead += steps * lines * 64;
+    }
+  }
+
+  template <bool kInt8, bool kTwo>
+  KVCAKE_ISA static void RunBlock(const Args& args, int64_t steps, int64_t lines) {
+    const std::byte *a = args.a, *b = args.b, *ahead = args.ahead;
+    const std::byte* const a2 = a + kTileRows * args.a_stride;
+    std::byte *const c = args.c, *const c2 = c + kTileRows * args.c_stride;
+    const int64_t second = a2 - a;
+    if (args.add) {
+      _tile_loadd(0, c, args.c_stride);
+      _tile_loadd(1, c + kTileWords * kWord, args.c_stride);
+      if constexpr (kTwo) {
+        _tile_loadd(2, c2, args.c_stride);
+        _tile_loadd(3, c2 + kTileWords * kWord, args.c_stride);
+      }
+    } else {
+      _tile_zero(0);
+      _tile_zero(1);
+      if constexpr (kTwo) {
+        _tile_zero(2);
+        _tile_zero(3);
+      }
+    }
+    for (int64_t step = 0; step < steps; ++step) {
+      for (int64_t line = 0; line < lines; ++line, ahead += 64) Fetch<64>(ahead);
+      _tile_loadd(6, b, kPanelStride);
+      _tile_loadd(4, a, args.a_stride);
+      _tile_loadd(7, b + kTileWords * kWord, kPanelStride);
+      if constexpr (kTwo) _tile_loadd(5, a + second, args.a_stride);
+      if constexpr (kInt8) {
+        _tile_dpbsud(0, 4, 6);
+        _tile_dpbsud(1, 4, 7);
+        if constexpr (kTwo) {
+          _tile_dpbsud(2, 5, 6);
+          _tile_dpbsud(3, 5, 7);
+        }
+      } else {
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        if constexpr (kTwo) {
+          _tile_dpbf16ps(2, 5, 6);
+          _tile_dpbf16ps(3, 5, 7);
+        }
+      }
+      a += kTileWords * kWord;
+      b += kTileWords * kPanelStride;
+    }
+    _tile_stored(0, c, args.c_stride);
+    _tile_stored(1, c + kTileWords * kWord, args.c_stride);
+    if constexpr (kTwo) {
+      _tile_stored(2, c2, args.c_stride);
+      _tile_stored(3, c2 + kTileWords * kWord, args.c_stride);
+    }
+  }
+
+  int64_t rows_ = 0;  // as configured; 0: not yet
+  int64_t words_ = 0;
+};
+
+// to = kDepth keys of a panel, of which those from `keys` on are zeroed.
+KVCAKE_ISA void MaskTail(const Element* panel, int64_t keys, Element* to) {
+  for (int64_t key = 0; key < kDepth; key += kUnit) {
+    const int mask = key + 1 < keys ? -1 : key < keys ? 0xffff : 0;
+    for (int64_t i = key * kPanel; i < (key + kUnit) * kPanel; i += 2 * kLanes) {
+      _mm512_storeu_si512(to + i, _mm512_and_si512(LoadBits(panel + i), _mm512_set1_epi32(mask)));
+    }
+  }
+}
+
+// Few rows take the way of many: a tile of one row takes a fraction of the time.
+constexpr std::array<FewRows<Element>, 0> kFew;
+
+void Multiply(const MultiplyArgs& m);
+void MultiplyInt8(const MultiplyInt8Args& m);
+
+#include "ops/kernels_inl.h"
+
+// A part of some rows and a part of some panels stay in the second-level cache, which is read at
+// two thirds of the rate at which tiles are multiplied; the third level is read at a fifth of it.
+template <bool kInt8, typename Args>
+KVCAKE_ISA void MultiplyPanels(const Args& m, int64_t element_bytes) {
+  constexpr int64_t kBlockRows = 256, kBlockWords = 512;
+  const int64_t row_bytes = m.a_stride * element_bytes, words = m.k * element_bytes / kWord;
+  const int64_t c_stride = m.panels * kPanel * kWord, panel_bytes = words * kPanelStride;
+  const auto* b = reinterpret_cast<const std::byte*>(m.b);
+  Products products;
+  for (int64_t row = 0; row < m.rows; row += kBlockRows) {
+    const int64_t rows = m.rows - row < kBlockRows ? m.rows - row : kBlockRows;
+    for (int64_t word = 0; word < words; word += kBlockWords) {
+      const int64_t n = words - word < kBlockWords ? words - word : kBlockWords;
+      for (int64_t panel = 0; panel < m.panels; ++panel) {
+        const std::byte* part = b + panel * panel_bytes + word * kPanelStride;
+        const std::byte* ahead = panel + 1 < m.panels ? part + panel_bytes
+                                 : word + n < words   ? b + (word + n) * kPanelStride
+                                 : row + rows == m.rows && m.more ? b + m.panels * panel_bytes
+                                                                  : nullptr;
+        products.template Run<kInt8>(
+            {.a = m.a + row * row_bytes + word * kWord,
+             .a_stride = row_bytes,
+             .rows = rows,
+             .b = part,
+             .words = n,
+             .c = reinterpret_cast<std::byte*>(m.c) + row * c_stride + panel * kPanel * kWord,
+             .c_stride = c_stride,
+             .add = word > 0,
+             .ahead = m.rows < kAheadRows ? nullptr : ahead});
+      }
+    }
+  }
+}
+
+void Multiply(const MultiplyArgs& m) { MultiplyPanels<false>(m, sizeof(Element)); }
+
+void MultiplyInt8(const MultiplyInt8Args& m) {
+  MultiplyPanels<true>(m, sizeof(Quantized));
+  ScaleBack(m);
+}
+
+}  // namespace
+
+const Kernels* AmxKernels() { return &kKernels; }
+
+}  // namespace kvcake
+
+#else
+
+namespace kvcake {
+const Kernels* AmxKernels() { return nullptr; }
+}  // namespace kvcake
+
+#endif
