@@ -7,7 +7,6 @@
 namespace kvcake {
 namespace {
 
-static_assert(kAttentionPartial % kAttentionBlock == 0);
 
 // For the sums of single rows, which are computed partial by partial: each slot holds one partial
 // of one group of heads. Rows that find none left are computed head by head.
@@ -42,8 +41,8 @@ struct Merge {
 // the shape of the batch.
 class CpuPlan : public AttentionPlan {
  public:
-  CpuPlan(const AttentionShape& shape, int workers, int64_t slots)
-      : shape_(shape), workers_(workers), slots_(slots) {}
+  CpuPlan(const AttentionShape& shape, int workers, int64_t rows_max, int64_t slots)
+      : shape_(shape), workers_(workers), rows_max_(rows_max), slots_(slots) {}
 
   void Set(std::span<const AttentionSlice> slices) override;
   std::vector<uint64_t> launches() const override { return {}; }
@@ -57,6 +56,7 @@ class CpuPlan : public AttentionPlan {
 
   const AttentionShape& shape_;
   const int workers_;
+  const int64_t rows_max_;  // of a task
   const int64_t slots_;
   std::vector<AttentionSlice> slices_;
   std::vector<Task> tasks_;
@@ -72,11 +72,12 @@ class CpuAttention : public Attention {
         slot_floats_(shape_.heads / shape_.kv_heads * SumsStride(shape_.head_dim)),
         slots_(kSlotBytesAll / (slot_floats_ * sizeof(float))),
         sums_(slots_ * slot_floats_ * sizeof(float)),
-        masked_sums_(compute.pool().size() * kAttendRowsMax * SumsStride(shape_.head_dim) *
+        masked_sums_(compute.pool().size() * compute.kernels().attend_rows * SumsStride(shape_.head_dim) *
                      sizeof(float)) {}
 
   std::unique_ptr<AttentionPlan> NewPlan() override {
-    return std::make_unique<CpuPlan>(shape_, compute_.pool().size(), slots_);
+    return std::make_unique<CpuPlan>(shape_, compute_.pool().size(),
+                                     compute_.kernels().attend_rows, slots_);
   }
   void Run(const AttentionPlan& plan, int layer, int64_t q_stride, const Activations& out) override;
 
@@ -94,7 +95,7 @@ class CpuAttention : public Attention {
   const int64_t slot_floats_;
   const int64_t slots_;
   const Buffer sums_;         // [slot][heads per KV head][SumsStride(head_dim)] f32
-  const Buffer masked_sums_;  // [worker][kAttendRowsMax][SumsStride(head_dim)] f32
+  const Buffer masked_sums_;  // [worker][attend_rows][SumsStride(head_dim)] f32
 };
 
 void CpuAttention::Run(const AttentionPlan& of, int layer, int64_t q_stride,
@@ -128,7 +129,7 @@ void CpuPlan::Set(std::span<const AttentionSlice> slices) {
   }
   // As many tokens as fit a tile share the packing of keys and values; fewer when that leaves
   // workers without a task.
-  int64_t tile = kAttendRowsMax / group;
+  int64_t tile = rows_max_ / group;
   while (tile > 16 && rows / tile * shape_.kv_heads < tasks_wanted) tile /= 2;
   // Few partials are shared out by heads.
   const int64_t per_partial = (tasks_wanted + partials - 1) / std::max<int64_t>(partials, 1);
@@ -182,7 +183,8 @@ bool CpuPlan::PlanPartials(int slice, int64_t partials, int heads_per_task, int6
 void CpuAttention::RunPartial(const Task& task, const AttentionSlice& slice, int layer,
                               int worker) const {
   const int64_t group = shape_.heads / shape_.kv_heads, chunk = pool_.layout().chunk_tokens;
-  const int64_t step = (chunk + kAttentionBlock - 1) / kAttentionBlock * kAttentionBlock;
+  const int64_t block = compute_.kernels().attention_block;
+  const int64_t step = (chunk + block - 1) / block * block;
   const int64_t begin = task.partial * kAttentionPartial;
   const int64_t end = std::min(begin + kAttentionPartial, slice.start + 1);
   for (int64_t from = begin; from < end; from += step) {
@@ -235,9 +237,11 @@ void CpuAttention::RunMasked(const Task& task, const AttentionSlice& slice, int 
                              int64_t q_stride, int worker) const {
   const int64_t group = shape_.heads / shape_.kv_heads;
   const int64_t seen = slice.start + task.token + task.tokens;
-  const int64_t end = slice.dense_keys / kAttentionBlock * kAttentionBlock;
-  for (int64_t from = (seen + kAttentionBlock - 1) / kAttentionBlock * kAttentionBlock;
-       from < end;) {
+  const int64_t block = compute_.kernels().attention_block;
+  const int64_t end = slice.dense_keys / block * block;
+  float* const sums = masked_sums_.as<float>() +
+                      worker * compute_.kernels().attend_rows * SumsStride(shape_.head_dim);
+  for (int64_t from = (seen + block - 1) / block * block; from < end;) {
     const int64_t to = std::min(end, (from / kAttentionPartial + 1) * kAttentionPartial);
     compute_.kernels().attend(
         {.q = slice.q + task.token * q_stride + task.kv_head * group * shape_.head_dim,
@@ -249,7 +253,7 @@ void CpuAttention::RunMasked(const Task& task, const AttentionSlice& slice, int 
          .kv = {&pool_, slice.pages, layer, task.kv_head},
          .from = from,
          .to = to,
-         .sums = masked_sums_.as<float>() + worker * kAttendRowsMax * SumsStride(shape_.head_dim),
+         .sums = sums,
          .scratch = compute_.scratch(worker)});
     from = to;
   }

@@ -67,6 +67,9 @@ Result<PageMemory> PageMemoryOf(NumericPath path) {
                     .free = [device](std::byte* segment, uint64_t) { device->Free(segment); }};
 }
 
+static_assert(Compute::kScratchBytes >= kAttendScratchBytes);
+static_assert(Compute::kScratchBytes >= 2 * kMultiplyScratchBytes);
+
 Compute::Compute(ThreadPool& pool, NumericPath path)
     : pool_(pool),
       path_(path),

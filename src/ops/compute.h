@@ -54,7 +54,7 @@ class Compute {
   // Waits until all operations have been done.
   void Wait() const;
 
-  static constexpr int64_t kScratchBytes = 1 << 20;
+  static constexpr int64_t kScratchBytes = 2 << 20;
 
  private:
   ThreadPool& pool_;

@@ -84,7 +84,7 @@ struct KvView {
 struct AttendArgs {
   const float* q = nullptr;  // [tokens][q_stride], the group's heads first
   int64_t q_stride = 0;
-  int64_t tokens = 0;  // tokens * group <= kAttendRowsMax
+  int64_t tokens = 0;  // tokens * group is at most attend_rows
   int64_t group = 0;
   int64_t head_dim = 0;
   int64_t start = 0;  // position of the first token
@@ -101,9 +101,9 @@ struct AttendArgs {
   float* sums = nullptr;
   std::byte* out = nullptr;  // [tokens][out_stride], the group's heads first
   int64_t out_stride = 0;
-  std::byte* scratch = nullptr;  // Compute::kScratchBytes
+  std::byte* scratch = nullptr;  // kAttendScratchBytes
 };
-constexpr int64_t kAttendRowsMax = 96;
+constexpr int64_t kAttendScratchBytes = 2 << 20;
 
 // A row of sums: the weighted values [head_dim, padded to 32], then the largest score, then the
 // sum of the weights.
@@ -132,6 +132,8 @@ struct Kernels {
   int wide_panels;
   // Many rows (a prompt) go through it by as many as make it worth reading them once.
   int many_panels;
+  int64_t attention_block;  // keys that `attend` takes at a time, at absolute positions
+  int64_t attend_rows;      // the most rows of AttendArgs
 
   void (*multiply)(const MultiplyArgs& args);
   void (*multiply_int8)(const MultiplyInt8Args& args);

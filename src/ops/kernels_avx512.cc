@@ -26,6 +26,8 @@
 namespace kvcake {
 namespace {
 
+constexpr int64_t kBlock = kAttentionBlock;
+
 #include "ops/kernels_avx512_inl.h"
 
 constexpr int kTileRows = 12;

@@ -1,5 +1,5 @@
 // What AVX-512 does on each path that has it; included once by each of kernels_{avx512,amx}.cc,
-// inside their anonymous namespace, after they have defined KVCAKE_ISA and KVCAKE_INLINE.
+// inside their anonymous namespace, after they have defined KVCAKE_ISA, KVCAKE_INLINE and kBlock.
 
 using V = __m512;
 using Element = uint16_t;
@@ -103,7 +103,7 @@ KVCAKE_ISA void PackValues(const KvView& kv, int64_t block, int64_t keys, int64_
             _mm512_or_si512(_mm512_cvtepu16_epi32(_mm256_loadu_si256(even)),
                             _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(odd)), 16));
       }
-      _mm512_storeu_si512(packed + d / 32 * 32 * 64 + key / 2 * 64 + d % 32 * 2, pair);
+      _mm512_storeu_si512(packed + d / 32 * 32 * kBlock + key / 2 * 64 + d % 32 * 2, pair);
       Fetch<64>(next + key * head_dim + 2 * d);
     }
   }

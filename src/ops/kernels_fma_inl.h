@@ -18,6 +18,7 @@ using Quantized = int16_t;
 using Int8Weight = int16_t;
 constexpr int kLanes = 8;
 constexpr int kUnit = 1;
+constexpr int64_t kBlock = kAttentionBlock;
 constexpr int kTileRows = 6;
 constexpr int kFewRows = 4;
 constexpr int kWidePanels = 2;
@@ -143,7 +144,7 @@ KVCAKE_ISA void PackValues(const KvView& kv, int64_t block, int64_t keys, int64_
     if (key % 16 == 0) from = kv.Values(block + key);
     for (int64_t d = 0; d < head_dim; d += 32) Fetch<64>(next + key * head_dim + d);
     for (int64_t d = 0; d < head_dim; d += 8) {
-      Store(packed + (d / 16 * kAttentionBlock + key) * 16 + d % 16, LoadBf16(from + d));
+      Store(packed + (d / 16 * kBlock + key) * 16 + d % 16, LoadBf16(from + d));
     }
   }
 }

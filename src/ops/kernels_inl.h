@@ -8,10 +8,15 @@
 //   StoreElement, ShiftExponent, StoreQuantized, LoadInt32
 //   kWidePanels, kManyPanels  see Kernels
 //   Products         multiplies rows by a panel (kernels_tiles_inl.h)
+//   kBlock           keys that attention takes at a time; kAttendRows, the most rows of AttendArgs
 //   kDepth           keys by which weights and values are multiplied at a time, a multiple of kUnit
+//   WeightOf(x)      exp(x) for x <= 0 or NaN, as Exp or less exact, as the weight of a score
 //   Multiply, MultiplyInt8, PackKeys, PackValues, MaskTail, kFew[rows]
 
-constexpr int64_t kBlock = kAttentionBlock;
+static_assert(kAttentionPartial % kBlock == 0 && kBlock % kDepth == 0 && kBlock % kPanel == 0);
+// Rows whose scores are there at the same time.
+constexpr int64_t kScoreRows = 96;
+static_assert(kScoreRows >= kAttentionGroupMax && kScoreRows <= kAttendRows);
 
 // Lanes of a where the mask is set, else of b; for vectors that know ?: themselves.
 template <typename Mask>
@@ -205,8 +210,8 @@ KVCAKE_ISA void FinishSums(const float* sums, int64_t head_dim, std::byte* out) 
 // The memory of one Attend, carved from the worker's scratch. Padded sizes allow head_dim 256.
 struct AttendScratch {
   Element* q;     // [rows][head_dim]
-  float* scores;  // [rows][kBlock]
-  Element* p;     // [rows][kBlock], the scores' weights
+  float* scores;  // [kScoreRows][kBlock]
+  Element* p;     // [kScoreRows][kBlock], the scores' weights
   Element* keys;  // panels of keys: [kBlock / kPanel][head_dim / kUnit][kPanel][kUnit]
   Element*
       values;     // panels of dimensions: [padded head_dim / kPanel][kBlock / kUnit][kPanel][kUnit]
@@ -215,40 +220,55 @@ struct AttendScratch {
   float* part;    // [rows][SumsStride]
   float* alibi;   // [group][kBlock]
 };
+static_assert(kAttendRows * kAttentionHeadDimMax * sizeof(Element) +
+                  kScoreRows * kBlock * (2 * sizeof(float) + sizeof(Element)) +
+                  (2 * kBlock * kAttentionHeadDimMax + kPanel * kDepth) * sizeof(Element) +
+                  2 * kAttendRows * SumsStride(kAttentionHeadDimMax) * sizeof(float) <=
+              kAttendScratchBytes);
 
 KVCAKE_ISA AttendScratch Carve(std::byte* memory) {
-  constexpr int64_t kDim = kAttentionHeadDimMax, kRows = kAttendRowsMax;
+  constexpr int64_t kDim = kAttentionHeadDimMax;
   AttendScratch s;
   const auto take = [&memory](auto*& pointer, int64_t elements) {
     pointer = reinterpret_cast<std::remove_reference_t<decltype(pointer)>>(memory);
     memory += (elements * sizeof(*pointer) + 63) / 64 * 64;
   };
-  take(s.q, kRows * kDim);
-  take(s.scores, kRows * kBlock);
-  take(s.p, kRows * kBlock);
+  take(s.q, kAttendRows * kDim);
+  take(s.scores, kScoreRows * kBlock);
+  take(s.p, kScoreRows * kBlock);
   take(s.keys, kBlock * kDim);
   take(s.values, kBlock * kDim);
   take(s.tail, kPanel * kDepth);
-  take(s.total, kRows * SumsStride(kDim));
-  take(s.part, kRows * SumsStride(kDim));
-  take(s.alibi, kRows * kBlock);
+  take(s.total, kAttendRows * SumsStride(kDim));
+  take(s.part, kAttendRows * SumsStride(kDim));
+  take(s.alibi, kScoreRows * kBlock);
   return s;
 }
 
-// One row's step of online softmax: turns the scores of the `limit` keys it may see into weights,
-// 0 for those behind them to the end of the vector or of kDepth, and rescales what has been summed
-// so far when the largest score grows.
-KVCAKE_ISA void SoftmaxRow(float* scores, int64_t limit, Element* p, float* sums, int64_t padded) {
+// Scores are taken in vectors and in as many keys as values are: those behind `limit` are -inf.
+constexpr int64_t ScoresTaken(int64_t limit) {
   constexpr int64_t kStep = kLanes > kDepth ? kLanes : kDepth;
-  const int64_t lanes = (limit + kStep - 1) / kStep * kStep;
+  return (limit + kStep - 1) / kStep * kStep;
+}
+
+// The largest of the `limit` scores that a row may see.
+KVCAKE_ISA float LargestScore(float* scores, int64_t limit) {
+  const int64_t lanes = ScoresTaken(limit);
   for (int64_t i = limit; i < lanes; ++i) scores[i] = -__builtin_inff();
-  V max_lanes = Load(scores);
-  for (int64_t i = kLanes; i < lanes; i += kLanes) max_lanes = Max(Load(scores + i), max_lanes);
-  const float old_max = sums[padded], block_max = ReduceMax(max_lanes);
-  const float max = block_max > old_max ? block_max : old_max;
+  V largest = Load(scores);
+  for (int64_t i = kLanes; i < lanes; i += kLanes) largest = Max(Load(scores + i), largest);
+  return ReduceMax(largest);
+}
+
+// One row's step of online softmax: turns its scores into weights, and rescales what has been
+// summed so far when the largest score grows.
+KVCAKE_ISA void WeighScores(const float* scores, int64_t limit, float largest, Element* p,
+                            float* sums, int64_t padded) {
+  const int64_t lanes = ScoresTaken(limit);
+  const float old_max = sums[padded], max = largest > old_max ? largest : old_max;
   V sum = Splat(0.0f);
   for (int64_t i = 0; i < lanes; i += kLanes) {
-    const V e = Exp(Load(scores + i) - Splat(max));
+    const V e = WeightOf(Load(scores + i) - Splat(max));
     sum = sum + e;
     StoreElement(p + i, e);
   }
@@ -261,10 +281,9 @@ KVCAKE_ISA void SoftmaxRow(float* scores, int64_t limit, Element* p, float* sums
   sums[padded + 1] += ReduceAdd(sum);
 }
 
-// Adds to the scores of rows [first, rows) what the position of each key of the block is worth to
-// their head. Slope and product are rounded to bf16, as Hugging Face transformers has them.
-KVCAKE_ISA void AddAlibi(const AttendArgs& t, const AttendScratch& s, int64_t block, int64_t first,
-                         int64_t rows) {
+// What the position of each key of the block is worth to each head of the group. Slope and product
+// are rounded to bf16, as Hugging Face transformers has them.
+KVCAKE_ISA void FillAlibi(const AttendArgs& t, const AttendScratch& s, int64_t block) {
   const float root = __builtin_sqrtf(static_cast<float>(t.head_dim));
   for (int64_t head = 0; head < t.group; ++head) {
     for (int64_t i = 0; i < kBlock; ++i) {
@@ -272,27 +291,32 @@ KVCAKE_ISA void AddAlibi(const AttendArgs& t, const AttendScratch& s, int64_t bl
       s.alibi[head * kBlock + i] = Bf16ToF32(F32ToBf16(t.alibi[head] * position)) / root;
     }
   }
-  for (int64_t row = first; row < rows; ++row) {
+}
+
+// Adds it to the scores of `rows` rows, the first of which is of the group's first head.
+KVCAKE_ISA void AddAlibi(const AttendScratch& s, int64_t group, int64_t rows) {
+  for (int64_t row = 0; row < rows; ++row) {
     float* scores = s.scores + row * kBlock;
-    const float* bias = s.alibi + row % t.group * kBlock;
-    for (int64_t i = 0; i < kBlock; i += kLanes)
+    const float* bias = s.alibi + row % group * kBlock;
+    for (int64_t i = 0; i < kBlock; i += kLanes) {
       Store(scores + i, Load(scores + i) + Load(bias + i));
+    }
   }
 }
 
-// sums[rows] += p[rows][limit] x values[limit]; all rows see the same keys.
-KVCAKE_ISA void AddPackedValues(const AttendScratch& s, Products& products, int64_t row,
-                                int64_t rows, int64_t limit, float* sums, int64_t head_dim) {
-  const int64_t stride = SumsStride(head_dim), whole = limit / kDepth * kDepth;
-  const Element* p = s.p + row * kBlock;
-  for (int64_t d = 0; d < head_dim; d += kPanel) {
+// sums[rows] += p[rows][from, to) x values[from, to), `from` being a multiple of kDepth.
+KVCAKE_ISA void AddPackedValues(const AttendScratch& s, Products& products, const Element* p,
+                                int64_t rows, int64_t from, int64_t to, float* sums,
+                                int64_t head_dim) {
+  const int64_t stride = SumsStride(head_dim), whole = to / kDepth * kDepth;
+  for (int64_t d = 0; d < head_dim; d += kPanel, sums += kPanel) {
     const Element* panel = s.values + d * kBlock;
-    float* to = sums + row * stride + d;
-    products.MultiplyRows(p, kBlock, rows, panel, whole / kUnit, to, stride, true);
-    if (limit > whole) {
-      // Keys from `limit` on are masked: their weight is 0, but their value may be a NaN.
-      MaskTail(panel + whole * kPanel, limit - whole, s.tail);
-      products.MultiplyRows(p + whole, kBlock, rows, s.tail, kDepth / kUnit, to, stride, true);
+    products.MultiplyRows(p + from, kBlock, rows, panel + from * kPanel, (whole - from) / kUnit,
+                          sums, stride, true);
+    if (to > whole) {
+      // Keys from `to` on are masked: their weight is 0, but their value may be a NaN.
+      MaskTail(panel + whole * kPanel, to - whole, s.tail);
+      products.MultiplyRows(p + whole, kBlock, rows, s.tail, kDepth / kUnit, sums, stride, true);
     }
   }
 }
@@ -306,37 +330,63 @@ KVCAKE_ISA KvBlock BlockAt(const KvView& kv, int64_t position) {
   return {kv.Keys(position), kv.Values(position)};
 }
 
+// Adds a packed block's keys, at positions from `block` on, to the sums of the tokens [begin, end),
+// kScoreRows rows at most, all of which see some of them.
+KVCAKE_ISA void AttendTokens(const AttendArgs& t, const AttendScratch& s, Products& products,
+                             int64_t block, int64_t keys, int64_t begin, int64_t end,
+                             float* sums) {
+  const int64_t dim = t.head_dim, stride = SumsStride(dim);
+  const int64_t first = begin * t.group, rows = (end - begin) * t.group;
+  const auto visible = [&](int64_t token) { return t.start + token + 1 - block; };
+  sums += first * stride;
+  for (int64_t key = 0; key < keys; key += kPanel) {
+    products.MultiplyRows(s.q + first * dim, dim, rows, s.keys + key * dim, dim / kUnit,
+                          s.scores + key, kBlock, false);
+  }
+  if (t.alibi != nullptr) AddAlibi(s, t.group, rows);
+  // A row's weights wait for its largest score: the other rows' are found meanwhile.
+  float largest[kScoreRows];
+  const auto limit = [&](int64_t row) {
+    const int64_t seen = visible(begin + row / t.group);
+    return seen < kBlock ? seen : kBlock;
+  };
+  for (int64_t row = 0; row < rows; ++row) {
+    largest[row] = LargestScore(s.scores + row * kBlock, limit(row));
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    WeighScores(s.scores + row * kBlock, limit(row), largest[row], s.p + row * kBlock,
+                sums + row * stride, PaddedHeadDim(dim));
+  }
+  // The first tokens see a part of the block, each one key more; what the very first sees, all do.
+  const int64_t common = visible(begin) < kBlock ? visible(begin) / kDepth * kDepth : kBlock;
+  AddPackedValues(s, products, s.p, rows, 0, common, sums, dim);
+  if (common == kBlock) return;
+  int64_t token = begin;
+  for (; token < end && visible(token) < kBlock; ++token) {
+    const int64_t row = (token - begin) * t.group;
+    AddPackedValues(s, products, s.p + row * kBlock, t.group, common, visible(token),
+                    sums + row * stride, dim);
+  }
+  if (token < end) {
+    const int64_t row = (token - begin) * t.group;
+    AddPackedValues(s, products, s.p + row * kBlock, rows - row, common, kBlock,
+                    sums + row * stride, dim);
+  }
+}
+
 // Adds the keys of one block, at positions [block, block + kBlock), to the sums of the rows at or
 // after them; fetches `next`.
 KVCAKE_ISA void AttendBlock(const AttendArgs& t, const AttendScratch& s, Products& products,
                             int64_t block, const KvBlock& next, float* sums) {
-  const int64_t rows = t.tokens * t.group, padded = PaddedHeadDim(t.head_dim);
-  const int64_t end = t.start + t.tokens;
+  const int64_t end = t.start + t.tokens, at_once = kScoreRows / t.group;
   const int64_t keys = end - block < kBlock ? end - block : kBlock;
-  const int64_t first_token = block > t.start ? block - t.start : 0;
-  const int64_t full = block + kBlock - 1 - t.start;  // first token that sees all of the block
-  const int64_t first_full = full < first_token ? first_token : full > t.tokens ? t.tokens : full;
-  const int64_t first = first_token * t.group;
   PackKeys(t.kv, block, keys, t.head_dim, s.keys, next.keys);
   PackValues(t.kv, block, keys, t.head_dim, s.values, next.values);
-  for (int64_t key = 0; key < keys; key += kPanel) {
-    products.MultiplyRows(s.q + first * t.head_dim, t.head_dim, rows - first,
-                          s.keys + key * t.head_dim, t.head_dim / kUnit,
-                          s.scores + first * kBlock + key, kBlock, false);
-  }
-  if (t.alibi != nullptr) AddAlibi(t, s, block, first, rows);
-  for (int64_t row = first; row < rows; ++row) {
-    const int64_t visible = t.start + row / t.group + 1 - block;
-    SoftmaxRow(s.scores + row * kBlock, visible < kBlock ? visible : kBlock, s.p + row * kBlock,
-               sums + row * SumsStride(t.head_dim), padded);
-  }
-  for (int64_t token = first_token; token < first_full; ++token) {
-    AddPackedValues(s, products, token * t.group, t.group, t.start + token + 1 - block, sums,
-                    t.head_dim);
-  }
-  const int64_t full_row = first_full * t.group;
-  if (full_row < rows) {
-    AddPackedValues(s, products, full_row, rows - full_row, kBlock, sums, t.head_dim);
+  if (t.alibi != nullptr) FillAlibi(t, s, block);
+  for (int64_t token = block > t.start ? block - t.start : 0; token < t.tokens; token += at_once) {
+    const int64_t left = t.tokens - token;
+    AttendTokens(t, s, products, block, keys, token, token + (left < at_once ? left : at_once),
+                 sums);
   }
 }
 
@@ -349,9 +399,14 @@ KVCAKE_ISA void AttendBlockFew(const AttendArgs& t, const AttendScratch& s, int6
   for (int64_t key = 0; key < keys; key += kLanes) {
     few.score(s.q, t.kv.Keys(block + key), next.keys + key * dim, dim, s.scores + key, kBlock);
   }
-  if (t.alibi != nullptr) AddAlibi(t, s, block, 0, t.group);
+  if (t.alibi != nullptr) {
+    FillAlibi(t, s, block);
+    AddAlibi(s, t.group, t.group);
+  }
   for (int64_t row = 0; row < t.group; ++row) {
-    SoftmaxRow(s.scores + row * kBlock, keys, s.p + row * kBlock, sums + row * stride, padded);
+    float* scores = s.scores + row * kBlock;
+    WeighScores(scores, keys, LargestScore(scores, keys), s.p + row * kBlock, sums + row * stride,
+                padded);
   }
   const int64_t run = t.kv.pool->layout().chunk_tokens % kBlock == 0 ? kBlock : 16;
   for (int64_t key = 0; key < keys; key += run) {
@@ -426,6 +481,8 @@ constexpr Kernels kKernels = {
     .panel_width = kPanel,
     .wide_panels = kWidePanels,
     .many_panels = kManyPanels,
+    .attention_block = kBlock,
+    .attend_rows = kAttendRows,
     .multiply = Multiply,
     .multiply_int8 = MultiplyInt8,
     .quantize_row = QuantizeRow,

@@ -110,6 +110,7 @@ KVCAKE_ISA void Int8Tile(const Quantized* a, int64_t a_stride, const Int8Weight*
 }
 
 constexpr int kWidth = 2 * kLanes;
+constexpr int64_t kBlock = kAttentionBlock;
 
 void PackKeys(const KvView& kv, int64_t block, int64_t keys, int64_t head_dim, Element* packed,
               const uint16_t*) {
@@ -127,7 +128,7 @@ void PackValues(const KvView& kv, int64_t block, int64_t keys, int64_t head_dim,
   for (int64_t key = 0; key < keys; ++key, from += head_dim) {
     if (key % 16 == 0) from = kv.Values(block + key);
     for (int64_t d = 0; d < head_dim; ++d) {
-      packed[(d / kWidth * kAttentionBlock + key) * kWidth + d % kWidth] = Bf16ToF32(from[d]);
+      packed[(d / kWidth * kBlock + key) * kWidth + d % kWidth] = Bf16ToF32(from[d]);
     }
   }
 }

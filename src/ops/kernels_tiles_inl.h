@@ -5,6 +5,10 @@
 constexpr int64_t kPanel = 2 * kLanes;
 constexpr int64_t kDepth = kUnit;
 constexpr int kManyPanels = 1;
+constexpr int64_t kAttendRows = 96;
+
+KVCAKE_INLINE V Exp(V x);
+KVCAKE_INLINE V WeightOf(V x) { return Exp(x); }
 
 using TileFunction = void (*)(const Element* a, int64_t a_stride, const Element* b, int64_t steps,
                               float* c, int64_t c_stride, const std::byte* ahead);

@@ -1,4 +1,4 @@
-// One benchmark for every operation: on the fastest path of this CPU in shapes of Llama 3.2 1B, or
+// One benchmark for every operation: on the fastest path of this CPU, or --numeric-path, in shapes of Llama 3.2 1B, or
 // on CUDA in those of Llama 3.1 8B, e.g. ops_bench --backend=cuda --benchmark_filter=MatMul. Rates
 // are counted in operations or in bytes a second; those of SumWords and of the largest MatMul are
 // what the others may come to. --join: products of few rows are one kernel (cuda::Join).
@@ -407,31 +407,38 @@ class Registry {
 
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
+  using kvcake::NumericPath;
   using kvcake::cuda::Join;
-  bool cuda = false;
+  NumericPath path = kvcake::BestPath();
   Join join = Join::kNo;
   for (int i = 1; i < argc; ++i) {
     const std::string_view option = argv[i];
-    if (option == "--backend=cuda") {
-      cuda = true;
+    NumericPath named = NumericPath::kUnknown;
+    for (NumericPath cpu : {NumericPath::kBf16Amx, NumericPath::kBf16Dot, NumericPath::kF32Fma,
+                            NumericPath::kF32}) {
+      if (option == fmt::format("--numeric-path={}", NumericPathName(cpu))) named = cpu;
+    }
+    if (named != NumericPath::kUnknown) {
+      path = named;
+    } else if (option == "--backend=cuda") {
+      path = NumericPath::kBf16Tensor;
     } else if (option == "--join=early") {
       join = Join::kEarly;
     } else if (option == "--join=together") {
       join = Join::kTogether;
     } else if (option != "--backend=cpu") {
       fmt::print(stderr,
-                 "ops_bench [--backend=cpu|cuda] [--join=early|together] [--benchmark_...]\n");
+                 "ops_bench [--backend=cpu|cuda] [--numeric-path=PATH] [--join=early|together] "
+                 "[--benchmark_...]\n");
       return 2;
     }
   }
-  if (join != Join::kNo && !cuda) {
+  if (join != Join::kNo && !kvcake::OnCuda(path)) {
     fmt::print(stderr, "--join is for --backend=cuda\n");
     return 2;
   }
-  using kvcake::NumericPath;
-  const NumericPath path = cuda ? NumericPath::kBf16Tensor : kvcake::BestPath();
   if (!kvcake::PathAvailable(path)) {
-    fmt::print(stderr, "no CUDA device is here\n");
+    fmt::print(stderr, "this machine cannot run {}\n", NumericPathName(path));
     return 1;
   }
   const kvcake::Bench bench(path);
