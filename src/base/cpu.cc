@@ -20,18 +20,25 @@
 namespace kvcake {
 namespace {
 
+bool CpuHasAmx() {
 #if defined(__x86_64__)
-// Tiles are state that a process has to ask the kernel for (Linux 5.16 or newer); all threads may
-// use them then.
-bool AskForAmx() {
-  constexpr unsigned kTiles = 1u << 24, kBf16 = 1u << 22, kInt8 = 1u << 25;
-  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
+  constexpr unsigned kTiles = 1u << 24, kBf16 = 1u << 22, kInt8 = 1u << 25,
+                     kAll = kTiles | kBf16 | kInt8;
   unsigned a = 0, b = 0, c = 0, d = 0;
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
-  if ((d & kTiles) == 0 || (d & kBf16) == 0 || (d & kInt8) == 0) return false;
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-}
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kAll) == kAll;
+#else
+  return false;
 #endif
+}
+
+bool RequestTiles() {
+#if defined(SYS_arch_prctl)
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
 
 CpuFeatures Detect() {
   CpuFeatures f;
@@ -44,7 +51,6 @@ CpuFeatures Detect() {
       f.avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni");
   f.avx512_vbmi2 =
       f.avx512 && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2");
-  f.amx = f.avx512_bf16 && AskForAmx();
 #endif
   return f;
 }
@@ -84,6 +90,11 @@ Status AddCpus(std::string_view range, std::vector<int>* cpus) {
 const CpuFeatures& Cpu() {
   static const CpuFeatures features = Detect();
   return features;
+}
+
+bool AskForAmx() {
+  static const bool granted = CpuHasAmx() && RequestTiles();
+  return granted;
 }
 
 std::string CpuName() {

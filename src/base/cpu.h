@@ -16,10 +16,13 @@ struct CpuFeatures {
   bool avx512 = false;        // AVX-512 F, BW, DQ and VL
   bool avx512_bf16 = false;   // and dot products of BF16 and of bytes (VNNI)
   bool avx512_vbmi2 = false;  // avx512, and bytes that are permuted and expanded (VBMI, VBMI2)
-  bool amx = false;  // avx512_bf16, and tiles of BF16 and of bytes that the kernel lets us use
 };
 
 const CpuFeatures& Cpu();
+// Whether this process may use AMX's tiles of BF16 and of bytes, which the kernel (Linux 5.16 or
+// newer) has to be asked for: it is asked at the first call, for all threads. Signals take 8 KiB
+// more stack from then on, so who does not multiply should not ask.
+bool AskForAmx();
 // As the kernel names it, e.g. "AMD EPYC 9B14"; printed beside every measured figure.
 std::string CpuName();
 

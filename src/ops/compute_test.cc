@@ -11,7 +11,8 @@ namespace {
 // says that something is wrong.
 TEST(ComputeTest, WhatTheCpuCanDoIsAvailableAndTheFastestIsTaken) {
 #if defined(__x86_64__)
-  const bool amx = Cpu().amx, bf16_dot = Cpu().avx512_bf16, f32_fma = Cpu().avx2_fma;
+  const bool bf16_dot = Cpu().avx512_bf16, f32_fma = Cpu().avx2_fma;
+  const bool amx = bf16_dot && AskForAmx();
 #else
   const bool amx = false, bf16_dot = false, f32_fma = true;
 #endif

@@ -84,6 +84,17 @@ int64_t PanelsPerTask(const Compute& compute, int64_t rows, int64_t panels, int6
   return (panels + tasks - 1) / tasks * at_once;
 }
 
+// Whole panels keep the weights in the cache; rows are split where there are too few panels to keep
+// every worker busy.
+int64_t RowsPerTask(const Compute& compute, int64_t rows, int64_t stretches) {
+  constexpr int64_t kRowsMin = 96, kUnit = 32;
+  const int64_t tasks_wanted = 4 * compute.pool().size();
+  int64_t blocks = (rows + kMultiplyRowsMax - 1) / kMultiplyRowsMax;
+  while (stretches * blocks < tasks_wanted && rows / (blocks + 1) >= kRowsMin) ++blocks;
+  const int64_t each = (rows + blocks - 1) / blocks;
+  return std::min(kMultiplyRowsMax, (each + kUnit - 1) / kUnit * kUnit);
+}
+
 // Runs the product in tasks of some rows by some panels, and hands each task's panels to
 // use(panel, first_row, rows, c, c_stride), c being [rows][panel_width].
 template <typename Use>
@@ -95,11 +106,7 @@ void ForEachPanel(const Compute& compute, const Activations& a, const PackedMatr
   const int64_t at_once = PanelsAtOnce(kernels, a.rows);
   const int64_t stretch = PanelsPerTask(compute, a.rows, w.panels(), at_once);
   const int64_t stretches = (w.panels() + stretch - 1) / stretch;
-  // Whole panels keep the weights in the cache; rows are split where there are too few of them to
-  // keep every worker busy.
-  int64_t block = std::min(a.rows, kMultiplyRowsMax);
-  const int64_t tasks_wanted = 4 * compute.pool().size();
-  while (block > 96 && stretches * ((a.rows + block - 1) / block) < tasks_wanted) block -= 48;
+  const int64_t block = RowsPerTask(compute, a.rows, stretches);
   const int64_t row_blocks = (a.rows + block - 1) / block;
   compute.pool().ParallelFor(stretches * row_blocks, [&](int64_t task, int worker) {
     const int64_t begin = task / row_blocks * stretch, end = std::min(begin + stretch, w.panels());
