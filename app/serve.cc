@@ -11,6 +11,7 @@
 #include "app/http_thread.h"
 #include "app/key_flags.h"
 #include "app/log_format.h"
+#include "base/cpu.h"
 #include "base/descriptors.h"
 #include "base/host_port.h"
 #include "server/generation_config.h"
@@ -71,6 +72,17 @@ Status LoadCertificate(ServeFlags* flags) {
   if (flags->certificate_file.empty()) return {};
   ASSIGN_OR_RETURN(flags->http.tls, LoadTls(flags->certificate_file, flags->key_file));
   return {};
+}
+
+void SayWhatComputes(const Runtime& runtime) {
+  if (runtime.emulated()) return;
+  const NumericPath path = runtime.model().numeric_path();
+  spdlog::info("computing on {}, {} threads, numeric path {}", DeviceName(path),
+               runtime.threads().size(), NumericPathName(path));
+  if (path != NumericPath::kBf16Dot) return;
+  if (const Status& amx = AskForAmx(); !amx && amx.error().code == ErrorCode::kIo) {
+    spdlog::warn("prompts could be computed several times faster: {}", amx.error().message);
+  }
 }
 
 // As vLLM says it.
@@ -236,6 +248,7 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
       manager.Notify(fmt::format("READY=1\nSTATUS=serving {}", flags.api.requests.model_names[0])));
   ServiceManager watchdog(ServiceManager::FromEnvironment());  // ends before what it watches
   watchdog.Watch([&api] { return api.Ailment().empty(); });
+  SayWhatComputes(*runtime);
   SayRoom(runtime->engine(), flags.api.requests.model_len_max);
   SayWhere(flags, server, port);
   loop.Run();

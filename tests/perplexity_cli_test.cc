@@ -53,7 +53,8 @@ TEST_F(PerplexityTest, SaysWhatTransformersSays) {
     sum += nll[i];
   }
   const double n = static_cast<double>(nll.size());
-  EXPECT_LE(difference / n, answer["numeric_path"].get<std::string>().starts_with("bf16-") ? 0.03 : 0.01);
+  EXPECT_LE(difference / n,
+            answer["numeric_path"].get<std::string>().starts_with("bf16-") ? 0.03 : 0.01);
   EXPECT_NEAR(answer["mean_nll"].get<double>(), sum / n, 1e-9);
   EXPECT_NEAR(answer["perplexity"].get<double>(), std::exp(sum / n), 1e-6);
   for (const char* path : {"f32", "f32-fma"}) {

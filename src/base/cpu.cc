@@ -31,13 +31,16 @@ bool CpuHasAmx() {
 #endif
 }
 
-bool RequestTiles() {
-#if defined(SYS_arch_prctl)
+Status RequestAmx() {
+  if (!CpuHasAmx()) return Fail(ErrorCode::kUnsupported, "the CPU has no AMX");
+#if defined(__x86_64__)
   constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-#else
-  return false;
+  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) {
+    return Fail(ErrorCode::kIo, "the kernel lets this process use no AMX ({}): Linux 5.16 does",
+                std::strerror(errno));
+  }
 #endif
+  return {};
 }
 
 CpuFeatures Detect() {
@@ -92,9 +95,9 @@ const CpuFeatures& Cpu() {
   return features;
 }
 
-bool AskForAmx() {
-  static const bool granted = CpuHasAmx() && RequestTiles();
-  return granted;
+const Status& AskForAmx() {
+  static const Status answer = RequestAmx();
+  return answer;
 }
 
 std::string CpuName() {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -81,6 +82,24 @@ TEST(RunPromptlyTest, AsksForTheShortestTimeSlice) {
     EXPECT_TRUE(runtime_ns == 100'000 || runtime_ns == 0) << runtime_ns;
     EXPECT_EQ(sched_getscheduler(0) & ~SCHED_RESET_ON_FORK, SCHED_OTHER);
   }).join();
+}
+
+// Where a thread's stack for signals is too small for tiles, the kernel grants none.
+TEST(AmxDeathTest, TheKernelsRefusalIsTold) {
+  std::ifstream file("/proc/cpuinfo");
+  const std::string cpuinfo{std::istreambuf_iterator<char>(file), {}};
+  if (cpuinfo.find("amx_bf16") == std::string::npos) GTEST_SKIP() << "the CPU, or its kernel, has no AMX";
+  const auto ask = [] {
+    static std::array<std::byte, 6 << 10> memory;
+    const stack_t stack = {.ss_sp = memory.data(), .ss_flags = 0, .ss_size = memory.size()};
+    if (sigaltstack(&stack, nullptr) != 0) _exit(2);
+    const Status& answer = AskForAmx();
+    if (answer || answer.error().code != ErrorCode::kIo) _exit(1);
+    fmt::print(stderr, "{}\n", answer.error().message);
+    _exit(0);
+  };
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a process that has not asked yet
+  EXPECT_EXIT(ask(), testing::ExitedWithCode(0), "lets this process use no AMX");
 }
 
 TEST(CpuListTest, NumbersAndRanges) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/cpu.h"
 #include "model/identity.h"
 #include "model/position.h"
 #include "ops/cuda_device.h"
@@ -88,8 +89,9 @@ Result<std::unique_ptr<TransformerModel>> TransformerModel::Create(
   }
   if (!PathAvailable(resolved.path)) {
     RETURN_IF_ERROR(OnCuda(resolved.path) ? CudaDevice::Get().map([](auto) {}) : Status());
-    return Fail(ErrorCode::kUnsupported, "this CPU cannot run the numeric path {}",
-                NumericPathName(resolved.path));
+    const Status amx = resolved.path == NumericPath::kBf16Amx ? AskForAmx() : Status();
+    return Fail(ErrorCode::kUnsupported, "this CPU cannot run the numeric path {}{}",
+                NumericPathName(resolved.path), amx ? "" : ": " + amx.error().message);
   }
   if (OnCuda(resolved.path) && options.weights == WeightFormat::kInt8) {
     return Fail(ErrorCode::kUnsupported, "--backend cuda has no --weights int8: use bf16");

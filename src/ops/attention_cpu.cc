@@ -7,7 +7,6 @@
 namespace kvcake {
 namespace {
 
-
 // For the sums of single rows, which are computed partial by partial: each slot holds one partial
 // of one group of heads. Rows that find none left are computed head by head.
 constexpr int64_t kSlotBytesAll = 32 << 20;
@@ -72,12 +71,12 @@ class CpuAttention : public Attention {
         slot_floats_(shape_.heads / shape_.kv_heads * SumsStride(shape_.head_dim)),
         slots_(kSlotBytesAll / (slot_floats_ * sizeof(float))),
         sums_(slots_ * slot_floats_ * sizeof(float)),
-        masked_sums_(compute.pool().size() * compute.kernels().attend_rows * SumsStride(shape_.head_dim) *
-                     sizeof(float)) {}
+        masked_sums_(compute.pool().size() * compute.kernels().attend_rows *
+                     SumsStride(shape_.head_dim) * sizeof(float)) {}
 
   std::unique_ptr<AttentionPlan> NewPlan() override {
-    return std::make_unique<CpuPlan>(shape_, compute_.pool().size(),
-                                     compute_.kernels().attend_rows, slots_);
+    return std::make_unique<CpuPlan>(shape_, compute_.pool().size(), compute_.kernels().attend_rows,
+                                     slots_);
   }
   void Run(const AttentionPlan& plan, int layer, int64_t q_stride, const Activations& out) override;
 

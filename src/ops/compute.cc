@@ -33,7 +33,7 @@ int64_t PaddedRowBytes(int64_t bytes) { return ((bytes + 63) / 64 | 1) * 64; }
 bool PathAvailable(NumericPath path) {
   switch (path) {
     case NumericPath::kBf16Amx:
-      return AmxKernels() != nullptr && Cpu().avx512_bf16 && AskForAmx();
+      return AmxKernels() != nullptr && Cpu().avx512_bf16 && AskForAmx().has_value();
     case NumericPath::kBf16Dot:
       return Avx512Kernels() != nullptr && Cpu().avx512_bf16;
     case NumericPath::kF32Fma:

@@ -12,7 +12,7 @@ namespace {
 TEST(ComputeTest, WhatTheCpuCanDoIsAvailableAndTheFastestIsTaken) {
 #if defined(__x86_64__)
   const bool bf16_dot = Cpu().avx512_bf16, f32_fma = Cpu().avx2_fma;
-  const bool amx = bf16_dot && AskForAmx();
+  const bool amx = bf16_dot && AskForAmx().has_value();
 #else
   const bool amx = false, bf16_dot = false, f32_fma = true;
 #endif

@@ -46,63 +46,61 @@ constexpr int64_t kTileWords = 16;
 constexpr int64_t kTileRows = 16;
 constexpr int64_t kPanelStride = kPanel * kWord;
 
-// The compiler knows neither what the tile instructions read nor that they read it.
-KVCAKE_INLINE void Settle() { asm volatile("" ::: "memory"); }
+// The intrinsics do not tell the compiler which memory tile instructions read.
+KVCAKE_INLINE void CompilerBarrier() { asm volatile("" ::: "memory"); }
 
-// Tiles 0 and 1 are the sums of up to 16 rows by the panel's two halves, 2 and 3 those of 16 rows
-// more; 4 and 5 are these rows, 6 and 7 the halves. Rows' sums are added up word by word of a step
-// of 16, then step by step: their bits do not depend on the rows beside them.
+// What a thread's tiles hold: 0 and 1 are the sums of up to 16 rows by the panel's two halves, 2
+// and 3 those of up to 16 rows more; 4 and 5 are these rows, 6 and 7 the halves. A row's sums are
+// added up step by step, in whatever tile it is: their bits do not depend on the rows beside it.
 class Products {
  public:
   KVCAKE_ISA ~Products() {
     if (rows_ != 0) _tile_release();
   }
 
-  // c[rows][kPanel] (+)= a[rows][steps * kUnit] x one panel. Fetches what will be read next
-  // meanwhile, as many bytes from `ahead` on as `steps` of a panel take in memory.
-  KVCAKE_ISA void MultiplyRows(const Element* a, int64_t a_stride, int64_t rows, const Element* b,
-                               int64_t steps, float* c, int64_t c_stride, bool add,
-                               const std::byte* ahead = nullptr) {
-    Run<false>({.a = reinterpret_cast<const std::byte*>(a),
-                .a_stride = a_stride * static_cast<int64_t>(sizeof(Element)),
-                .rows = rows,
-                .b = reinterpret_cast<const std::byte*>(b),
-                .words = steps,
-                .c = reinterpret_cast<std::byte*>(c),
-                .c_stride = c_stride * kWord,
-                .add = add,
-                .ahead = ahead});
-  }
-
-  struct Args {
+  struct Operands {
     const std::byte* a;
     int64_t a_stride;  // bytes
     int64_t rows;
-    const std::byte* b;
+    const std::byte* b;  // words of one panel
     int64_t words;
     std::byte* c;
     int64_t c_stride;  // bytes
     bool add;
-    const std::byte* ahead;
+    const std::byte* ahead;  // as many bytes as are read of b are fetched from here on; or nullptr
   };
-  // The same in bytes, for either type.
+  // c[rows][kPanel] (+)= a[rows][words] x b, of bytes or of bf16.
   template <bool kInt8>
-  KVCAKE_ISA void Run(Args args) {
-    const int64_t whole = args.words / kTileWords;
-    Settle();
-    if (whole > 0) RunSteps<kInt8>(args, whole, kTileWords);
-    if (args.words % kTileWords > 0) {
-      args.a += whole * kTileWords * kWord;
-      args.b += whole * kTileWords * kPanelStride;
-      args.add = args.add || whole > 0;
-      args.ahead = nullptr;
-      RunSteps<kInt8>(args, 1, args.words % kTileWords);
+  KVCAKE_ISA void Multiply(Operands x) {
+    const int64_t steps = x.words / kTileWords, rest = x.words % kTileWords;
+    CompilerBarrier();
+    if (steps > 0) MultiplySteps<kInt8>(x, steps, kTileWords);
+    if (rest > 0) {
+      x.a += steps * kTileWords * kWord;
+      x.b += steps * kTileWords * kPanelStride;
+      x.add = x.add || steps > 0;
+      x.ahead = nullptr;
+      MultiplySteps<kInt8>(x, 1, rest);
     }
-    Settle();
+    CompilerBarrier();
+  }
+
+  // The same of bf16, for attention; strides in elements, `steps` of kUnit.
+  KVCAKE_ISA void MultiplyRows(const Element* a, int64_t a_stride, int64_t rows, const Element* b,
+                               int64_t steps, float* c, int64_t c_stride, bool add) {
+    Multiply<false>({.a = reinterpret_cast<const std::byte*>(a),
+                     .a_stride = a_stride * static_cast<int64_t>(sizeof(Element)),
+                     .rows = rows,
+                     .b = reinterpret_cast<const std::byte*>(b),
+                     .words = steps,
+                     .c = reinterpret_cast<std::byte*>(c),
+                     .c_stride = c_stride * static_cast<int64_t>(sizeof(float)),
+                     .add = add,
+                     .ahead = nullptr});
   }
 
  private:
-  struct alignas(64) Config {
+  struct alignas(64) Config {  // as LDTILECFG reads it
     uint8_t palette = 1;
     uint8_t start_row = 0;
     uint8_t reserved[14] = {};
@@ -110,64 +108,63 @@ class Products {
     uint8_t rows[16] = {};
   };
 
-  // For up to 32 rows by steps of so many words.
+  // For up to 32 rows by steps of so many words. Takes as long as a dozen products of tiles, and
+  // clears them: what is as it was is left alone.
   KVCAKE_ISA void Configure(int64_t rows, int64_t words) {
     if (rows == rows_ && words == words_) return;
     rows_ = rows;
     words_ = words;
-    const auto first = static_cast<uint8_t>(rows < kTileRows ? rows : kTileRows);
-    const auto second = static_cast<uint8_t>(rows > kTileRows ? rows - kTileRows : 1);
-    const auto width = static_cast<uint16_t>(kTileWords * kWord);
-    const auto depth = static_cast<uint16_t>(words * kWord);
     Config config;
-    const auto set = [&config](int tile, uint8_t tile_rows, uint16_t row_bytes) {
-      config.rows[tile] = tile_rows;
-      config.row_bytes[tile] = row_bytes;
+    const auto set = [&config](int tile, int64_t tile_rows, int64_t row_words) {
+      config.rows[tile] = static_cast<uint8_t>(tile_rows);
+      config.row_bytes[tile] = static_cast<uint16_t>(row_words * kWord);
     };
+    const int64_t first = rows < kTileRows ? rows : kTileRows;
+    const int64_t second = rows > kTileRows ? rows - kTileRows : 1;
     for (int half = 0; half < 2; ++half) {
-      set(half, first, width);
-      set(2 + half, second, width);
-      set(6 + half, static_cast<uint8_t>(words), width);
+      set(half, first, kTileWords);
+      set(2 + half, second, kTileWords);
+      set(6 + half, words, kTileWords);
     }
-    set(4, first, depth);
-    set(5, second, depth);
+    set(4, first, words);
+    set(5, second, words);
     asm volatile("" : : "r"(&config) : "memory");
     _tile_loadconfig(&config);
   }
 
+  // So many steps of `words` each. What is ahead is shared out to the steps of all rows.
   template <bool kInt8>
-  KVCAKE_ISA void RunSteps(const Args& args, int64_t steps, int64_t words) {
-    // What is ahead is shared out to all steps of all rows.
-    const int64_t blocks = (args.rows + 2 * kTileRows - 1) / (2 * kTileRows);
-    constexpr int64_t kStepLines = kTileWords * kPanelStride / 64;
-    const int64_t lines = args.ahead == nullptr ? 0 : (kStepLines + blocks - 1) / blocks;
-    Args block = args;
-    for (int64_t row = 0; row < args.rows; row += 2 * kTileRows) {
-      block.rows = args.rows - row < 2 * kTileRows ? args.rows - row : 2 * kTileRows;
+  KVCAKE_ISA void MultiplySteps(const Operands& x, int64_t steps, int64_t words) {
+    constexpr int64_t kRows = 2 * kTileRows, kStepLines = kTileWords * kPanelStride / 64;
+    const int64_t blocks = (x.rows + kRows - 1) / kRows;
+    const int64_t lines = x.ahead == nullptr ? 0 : (kStepLines + blocks - 1) / blocks;
+    Operands block = x;
+    for (int64_t row = 0; row < x.rows; row += kRows) {
+      block.rows = x.rows - row < kRows ? x.rows - row : kRows;
       Configure(block.rows, words);
       if (block.rows > kTileRows) {
-        RunBlock<kInt8, true>(block, steps, lines);
+        MultiplyBlock<kInt8, true>(block, steps, lines);
       } else {
-        RunBlock<kInt8, false>(block, steps, lines);
+        MultiplyBlock<kInt8, false>(block, steps, lines);
       }
-      block.a += 2 * kTileRows * args.a_stride;
-      block.c += 2 * kTileRows * args.c_stride;
+      block.a += kRows * x.a_stride;
+      block.c += kRows * x.c_stride;
       if (lines > 0) block.ahead += steps * lines * 64;
     }
   }
 
+  // Of up to 16 rows, or kTwo: of more, up to 32.
   template <bool kInt8, bool kTwo>
-  KVCAKE_ISA static void RunBlock(const Args& args, int64_t steps, int64_t lines) {
-    const std::byte *a = args.a, *b = args.b, *ahead = args.ahead;
-    const std::byte* const a2 = a + kTileRows * args.a_stride;
-    std::byte *const c = args.c, *const c2 = c + kTileRows * args.c_stride;
-    const int64_t second = a2 - a;
-    if (args.add) {
-      _tile_loadd(0, c, args.c_stride);
-      _tile_loadd(1, c + kTileWords * kWord, args.c_stride);
+  KVCAKE_ISA static void MultiplyBlock(const Operands& x, int64_t steps, int64_t lines) {
+    constexpr int64_t kHalf = kTileWords * kWord;
+    const std::byte *a = x.a, *a2 = x.a + kTileRows * x.a_stride, *b = x.b, *ahead = x.ahead;
+    std::byte *const c = x.c, *const c2 = x.c + kTileRows * x.c_stride;
+    if (x.add) {
+      _tile_loadd(0, c, x.c_stride);
+      _tile_loadd(1, c + kHalf, x.c_stride);
       if constexpr (kTwo) {
-        _tile_loadd(2, c2, args.c_stride);
-        _tile_loadd(3, c2 + kTileWords * kWord, args.c_stride);
+        _tile_loadd(2, c2, x.c_stride);
+        _tile_loadd(3, c2 + kHalf, x.c_stride);
       }
     } else {
       _tile_zero(0);
@@ -180,9 +177,9 @@ class Products {
     for (int64_t step = 0; step < steps; ++step) {
       for (int64_t line = 0; line < lines; ++line, ahead += 64) Fetch<64>(ahead);
       _tile_loadd(6, b, kPanelStride);
-      _tile_loadd(4, a, args.a_stride);
-      _tile_loadd(7, b + kTileWords * kWord, kPanelStride);
-      if constexpr (kTwo) _tile_loadd(5, a + second, args.a_stride);
+      _tile_loadd(4, a, x.a_stride);
+      _tile_loadd(7, b + kHalf, kPanelStride);
+      if constexpr (kTwo) _tile_loadd(5, a2, x.a_stride);
       if constexpr (kInt8) {
         _tile_dpbsud(0, 4, 6);
         _tile_dpbsud(1, 4, 7);
@@ -198,14 +195,15 @@ class Products {
           _tile_dpbf16ps(3, 5, 7);
         }
       }
-      a += kTileWords * kWord;
+      a += kHalf;
+      a2 += kHalf;
       b += kTileWords * kPanelStride;
     }
-    _tile_stored(0, c, args.c_stride);
-    _tile_stored(1, c + kTileWords * kWord, args.c_stride);
+    _tile_stored(0, c, x.c_stride);
+    _tile_stored(1, c + kHalf, x.c_stride);
     if constexpr (kTwo) {
-      _tile_stored(2, c2, args.c_stride);
-      _tile_stored(3, c2 + kTileWords * kWord, args.c_stride);
+      _tile_stored(2, c2, x.c_stride);
+      _tile_stored(3, c2 + kHalf, x.c_stride);
     }
   }
 
@@ -246,8 +244,8 @@ void MultiplyInt8(const MultiplyInt8Args& m);
 
 #include "ops/kernels_inl.h"
 
-// A part of some rows and a part of some panels stay in the second-level cache, which is read at
-// two thirds of the rate at which tiles are multiplied; the third level is read at a fifth of it.
+// Some rows' words stay in the second-level cache, which feeds the tiles at two thirds of their rate,
+// while these words of the panels pass by; from the third level it would be a third.
 template <bool kInt8, typename Args>
 KVCAKE_ISA void MultiplyPanels(const Args& m, int64_t element_bytes) {
   constexpr int64_t kBlockRows = 256, kBlockWords = 512;
@@ -265,7 +263,7 @@ KVCAKE_ISA void MultiplyPanels(const Args& m, int64_t element_bytes) {
                                  : word + n < words   ? b + (word + n) * kPanelStride
                                  : row + rows == m.rows && m.more ? b + m.panels * panel_bytes
                                                                   : nullptr;
-        products.template Run<kInt8>(
+        products.template Multiply<kInt8>(
             {.a = m.a + row * row_bytes + word * kWord,
              .a_stride = row_bytes,
              .rows = rows,

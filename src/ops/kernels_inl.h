@@ -333,8 +333,7 @@ KVCAKE_ISA KvBlock BlockAt(const KvView& kv, int64_t position) {
 // Adds a packed block's keys, at positions from `block` on, to the sums of the tokens [begin, end),
 // kScoreRows rows at most, all of which see some of them.
 KVCAKE_ISA void AttendTokens(const AttendArgs& t, const AttendScratch& s, Products& products,
-                             int64_t block, int64_t keys, int64_t begin, int64_t end,
-                             float* sums) {
+                             int64_t block, int64_t keys, int64_t begin, int64_t end, float* sums) {
   const int64_t dim = t.head_dim, stride = SumsStride(dim);
   const int64_t first = begin * t.group, rows = (end - begin) * t.group;
   const auto visible = [&](int64_t token) { return t.start + token + 1 - block; };

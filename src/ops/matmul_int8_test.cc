@@ -8,7 +8,6 @@
 namespace kvcake {
 namespace {
 
-
 class Int8Test : public PathTest {
  protected:
   struct Quantized {

@@ -1,7 +1,8 @@
-// One benchmark for every operation: on the fastest path of this CPU, or --numeric-path, in shapes of Llama 3.2 1B, or
-// on CUDA in those of Llama 3.1 8B, e.g. ops_bench --backend=cuda --benchmark_filter=MatMul. Rates
-// are counted in operations or in bytes a second; those of SumWords and of the largest MatMul are
-// what the others may come to. --join: products of few rows are one kernel (cuda::Join).
+// One benchmark for every operation: on the fastest path of this CPU, or --numeric-path, in shapes
+// of Llama 3.2 1B, or on CUDA in those of Llama 3.1 8B, e.g. ops_bench --backend=cuda
+// --benchmark_filter=MatMul. Rates are counted in operations or in bytes a second; those of
+// SumWords and of the largest MatMul are what the others may come to. --join: products of few rows
+// are one kernel (cuda::Join).
 #include <benchmark/benchmark.h>
 #include <fmt/core.h>
 
@@ -414,8 +415,8 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view option = argv[i];
     NumericPath named = NumericPath::kUnknown;
-    for (NumericPath cpu : {NumericPath::kBf16Amx, NumericPath::kBf16Dot, NumericPath::kF32Fma,
-                            NumericPath::kF32}) {
+    for (NumericPath cpu :
+         {NumericPath::kBf16Amx, NumericPath::kBf16Dot, NumericPath::kF32Fma, NumericPath::kF32}) {
       if (option == fmt::format("--numeric-path={}", NumericPathName(cpu))) named = cpu;
     }
     if (named != NumericPath::kUnknown) {

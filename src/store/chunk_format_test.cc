@@ -126,8 +126,9 @@ TEST_F(ChunkFormatTest, DimensionsThatNoModelHasAreRefusedByName) {
 }
 
 TEST_F(ChunkFormatTest, EachNumericPathComesBack) {
-  for (const NumericPath path : {NumericPath::kUnknown, NumericPath::kBf16Dot, NumericPath::kF32Fma,
-                                 NumericPath::kF32, NumericPath::kBf16Tensor, NumericPath::kBf16Amx}) {
+  for (const NumericPath path :
+       {NumericPath::kUnknown, NumericPath::kBf16Dot, NumericPath::kF32Fma, NumericPath::kF32,
+        NumericPath::kBf16Tensor, NumericPath::kBf16Amx}) {
     header_.numeric_path = path;
     EncodeHeader(bytes(), header_);
     EXPECT_EQ(DecodeHeader(bytes())->numeric_path, path);
