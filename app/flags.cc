@@ -146,14 +146,12 @@ void AddWeightsFlag(CLI::App& app, WeightFormat* weights) {
 }
 
 void AddNumericPathFlag(CLI::App& app, NumericPath* path) {
-  static constexpr std::array kPaths = {NumericPath::kBf16Amx, NumericPath::kBf16Dot,
-                                        NumericPath::kF32Fma, NumericPath::kF32};
   std::vector<std::string> names;
-  for (const NumericPath known : kPaths) names.push_back(NumericPathName(known));
+  for (const NumericPath known : kCpuPaths) names.push_back(NumericPathName(known));
   app.add_option_function<std::string>(
          "--numeric-path",
          [path](const std::string& name) {
-           for (const NumericPath known : kPaths) {
+           for (const NumericPath known : kCpuPaths) {
              if (name == NumericPathName(known)) *path = known;
            }
          },

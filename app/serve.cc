@@ -74,12 +74,13 @@ Status LoadCertificate(ServeFlags* flags) {
   return {};
 }
 
-void SayWhatComputes(const Runtime& runtime) {
+// `asked`: the path that was asked for, if any.
+void SayWhatComputes(Runtime& runtime, NumericPath asked) {
   if (runtime.emulated()) return;
   const NumericPath path = runtime.model().numeric_path();
   spdlog::info("computing on {}, {} threads, numeric path {}", DeviceName(path),
                runtime.threads().size(), NumericPathName(path));
-  if (path != NumericPath::kBf16Dot) return;
+  if (path != NumericPath::kBf16Dot || asked == path) return;
   if (const Status& amx = AskForAmx(); !amx && amx.error().code == ErrorCode::kIo) {
     spdlog::warn("prompts could be computed several times faster: {}", amx.error().message);
   }
@@ -248,7 +249,7 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
       manager.Notify(fmt::format("READY=1\nSTATUS=serving {}", flags.api.requests.model_names[0])));
   ServiceManager watchdog(ServiceManager::FromEnvironment());  // ends before what it watches
   watchdog.Watch([&api] { return api.Ailment().empty(); });
-  SayWhatComputes(*runtime);
+  SayWhatComputes(*runtime, flags.runtime.path);
   SayRoom(runtime->engine(), flags.api.requests.model_len_max);
   SayWhere(flags, server, port);
   loop.Run();

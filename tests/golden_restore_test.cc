@@ -100,7 +100,7 @@ class GoldenRestoreTest : public PathTest {
 KVCAKE_EVERY_PATH(GoldenRestoreTest);
 
 TEST_P(GoldenRestoreTest, EveryFamilySaysTheSameAfterARestoreFromDisk) {
-  const double tolerance = MultipliesBf16(GetParam()) ? 0.03 : 0.01;
+  const double tolerance = Bf16Products(GetParam()) ? 0.03 : 0.01;
   int models = 0;
   for (const auto& entry : fs::directory_iterator(KVCAKE_SOURCE_DIR "/tests/golden/models")) {
     SCOPED_TRACE(entry.path().filename().string());

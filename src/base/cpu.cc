@@ -36,8 +36,8 @@ Status RequestAmx() {
 #if defined(__x86_64__)
   constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
   if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) {
-    return Fail(ErrorCode::kIo, "the kernel lets this process use no AMX ({}): Linux 5.16 does",
-                std::strerror(errno));
+    return Fail(ErrorCode::kIo, "the kernel lets this process use no AMX ({}){}",
+                std::strerror(errno), errno == EINVAL ? ": Linux 5.16 or newer does" : "");
   }
 #endif
   return {};

@@ -20,8 +20,8 @@ struct CpuFeatures {
 
 const CpuFeatures& Cpu();
 // Whether this process may use AMX's tiles of BF16 and of bytes: the kernel is asked at the first
-// call, for all threads. Signals take 8 KiB more stack from then on, so who does not multiply should
-// not ask. kUnsupported where the CPU has none, kIo where the kernel refuses.
+// call, for all threads. Signals take 8 KiB more stack from then on, so who does not multiply
+// should not ask. kUnsupported where the CPU has none, kIo where the kernel refuses.
 const Status& AskForAmx();
 // As the kernel names it, e.g. "AMD EPYC 9B14"; printed beside every measured figure.
 std::string CpuName();

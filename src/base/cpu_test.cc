@@ -88,7 +88,7 @@ TEST(RunPromptlyTest, AsksForTheShortestTimeSlice) {
 TEST(AmxDeathTest, TheKernelsRefusalIsTold) {
   std::ifstream file("/proc/cpuinfo");
   const std::string cpuinfo{std::istreambuf_iterator<char>(file), {}};
-  if (cpuinfo.find("amx_bf16") == std::string::npos) GTEST_SKIP() << "the CPU, or its kernel, has no AMX";
+  if (cpuinfo.find("amx_bf16") == std::string::npos) GTEST_SKIP() << "this machine has no AMX";
   const auto ask = [] {
     static std::array<std::byte, 6 << 10> memory;
     const stack_t stack = {.ss_sp = memory.data(), .ss_flags = 0, .ss_size = memory.size()};

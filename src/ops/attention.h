@@ -1,10 +1,10 @@
 // Causal attention over pages: bf16 KV, f32 accumulation, grouped-query heads share their tiles.
 //
 // A row's result is a function of its query and of the keys and values at positions up to its own,
-// to the bit: keys are taken in blocks of kAttentionBlock at absolute positions, blocks are summed
-// into partials of kAttentionPartial positions, and partials merge in ascending order, whatever the
-// slice, the batch, the chunk size or the number of threads. Slots past a row's position may hold
-// anything, NaN included.
+// to the bit: keys are taken in blocks at absolute positions (Kernels::attention_block), blocks are
+// summed into partials of kAttentionPartial positions, and partials merge in ascending order,
+// whatever the slice, the batch, the chunk size or the number of threads. Slots past a row's
+// position may hold anything, NaN included.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace kvcake {
 
-constexpr int kAttentionBlock = 64;
+constexpr int kAttentionBlock = 64;  // of most paths
 constexpr int kAttentionPartial = 1024;
 // The most query heads that share one KV head, and the largest head.
 constexpr int kAttentionGroupMax = 96;

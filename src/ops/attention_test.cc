@@ -44,7 +44,7 @@ TEST_P(AttentionTest, AgreesWithTheFormula) {
         AttentionShape{5, 5, 32, {0.7f, 0.25f, 0.1f, 0.01f, 3e-4f}},
         AttentionShape{6, 2, 64, {0.9f, 0.5f, 0.0f, 0.03f, 0.33f, 1e-6f}}}) {
     if (!CheckAttentionBackend(backend(), path(), shape.head_dim)) continue;
-    for (int64_t tokens : {1, 15, 64, 65, 200}) {
+    for (int64_t tokens : {1, 15, 64, 65, 200, 257, 290}) {
       Sequence sequence(GetParam(), rng, shape, tokens, 32);
       // The scale of real queries: scores of order one.
       sequence.ScaleQueries(1 / std::sqrt(static_cast<float>(shape.head_dim)));
@@ -174,10 +174,10 @@ TEST_P(AttentionTest, SequencesOfABatchDoNotSeeEachOther) {
 TEST_P(AttentionTest, WhatARowMayNotSeeCannotReachIt) {
   std::mt19937 rng(5);
   const AttentionShape shape{6, 2, 32};
-  const int64_t tokens = 200;
+  const int64_t tokens = 300;
   Sequence sequence(GetParam(), rng, shape, tokens, 64);
   const auto want = sequence.Run(2, 0, tokens);
-  for (int64_t limit : {1, 2, 17, 63, 64, 65, 130, 199}) {
+  for (int64_t limit : {1, 2, 17, 63, 64, 65, 130, 199, 255, 256, 257, 287, 288, 299}) {
     sequence.Place(64, limit);
     const auto alone = sequence.Run(2, 0, limit);
     const auto among = sequence.Run(2, 0, tokens);
@@ -240,7 +240,7 @@ TEST_P(AttentionTest, WhatIsComputedAndMaskedChangesNothing) {
 TEST_P(AttentionTest, WhatIsMaskedNeedsNoPagesBeyondIt) {
   std::mt19937 rng(18);
   const AttentionShape shape{4, 2, 32};
-  const int64_t tokens = 240;  // ends within a block
+  const int64_t tokens = 560;  // ends within a block
   Sequence sequence(GetParam(), rng, shape, tokens, 16);
   OneObject one(sequence, shape, tokens, path(), backend());
   AttentionSlice slice = sequence.Slice(20, 40);

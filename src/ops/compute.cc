@@ -1,5 +1,8 @@
 #include "ops/compute.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "base/check.h"
 #include "base/cpu.h"
 #include "ops/cuda_device.h"
@@ -49,10 +52,7 @@ bool PathAvailable(NumericPath path) {
 }
 
 NumericPath BestPath() {
-  for (NumericPath path : {NumericPath::kBf16Amx, NumericPath::kBf16Dot, NumericPath::kF32Fma}) {
-    if (PathAvailable(path)) return path;
-  }
-  return NumericPath::kF32;
+  return *std::find_if(std::begin(kCpuPaths), std::end(kCpuPaths), PathAvailable);
 }
 
 std::string DeviceName(NumericPath path) {

@@ -16,6 +16,10 @@ namespace kvcake {
 class CudaDevice;  // ops/cuda_device.h
 struct Kernels;    // ops/kernels.h
 
+// The CPU's paths, the fastest first.
+inline constexpr NumericPath kCpuPaths[] = {NumericPath::kBf16Amx, NumericPath::kBf16Dot,
+                                            NumericPath::kF32Fma, NumericPath::kF32};
+
 // Whether this machine can run the kernels of a path. kF32 runs everywhere.
 bool PathAvailable(NumericPath path);
 // The fastest path that this machine's CPU can run.

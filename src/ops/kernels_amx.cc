@@ -13,9 +13,7 @@
 #include <immintrin.h>
 
 #include <array>
-#include <cstring>
 #include <type_traits>
-#include <utility>
 
 #include "ops/attention.h"
 #include "base/bf16.h"
@@ -29,12 +27,13 @@ namespace kvcake {
 namespace {
 
 constexpr int64_t kBlock = 256;
+constexpr int64_t kDepth = 32;
 constexpr int64_t kAttendRows = 384;
+constexpr int64_t kRowsTogether = 32;
 
 #include "ops/kernels_avx512_inl.h"
 
 constexpr int64_t kPanel = 2 * kLanes;
-constexpr int64_t kDepth = 32;
 constexpr int kWidePanels = 1;
 constexpr int kManyPanels = 4;
 static_assert(kMultiplyRowsMax * kManyPanels * kPanel * sizeof(float) <= kMultiplyScratchBytes);
@@ -85,7 +84,7 @@ class Products {
     CompilerBarrier();
   }
 
-  // The same of bf16, for attention; strides in elements, `steps` of kUnit.
+  // Multiplies bf16 for attention; strides are in elements, a step is kUnit of them.
   KVCAKE_ISA void MultiplyRows(const Element* a, int64_t a_stride, int64_t rows, const Element* b,
                                int64_t steps, float* c, int64_t c_stride, bool add) {
     Multiply<false>({.a = reinterpret_cast<const std::byte*>(a),
@@ -108,8 +107,8 @@ class Products {
     uint8_t rows[16] = {};
   };
 
-  // For up to 32 rows by steps of so many words. Takes as long as a dozen products of tiles, and
-  // clears them: what is as it was is left alone.
+  // Shapes the tiles for up to 32 rows and steps of so many words. That takes as long as a dozen
+  // products of tiles, and clears them: what is as it was is left alone.
   KVCAKE_ISA void Configure(int64_t rows, int64_t words) {
     if (rows == rows_ && words == words_) return;
     rows_ = rows;
@@ -132,7 +131,7 @@ class Products {
     _tile_loadconfig(&config);
   }
 
-  // So many steps of `words` each. What is ahead is shared out to the steps of all rows.
+  // Multiplies `steps` of so many words each. What is ahead is shared out to the steps of all rows.
   template <bool kInt8>
   KVCAKE_ISA void MultiplySteps(const Operands& x, int64_t steps, int64_t words) {
     constexpr int64_t kRows = 2 * kTileRows, kStepLines = kTileWords * kPanelStride / 64;
@@ -153,7 +152,7 @@ class Products {
     }
   }
 
-  // Of up to 16 rows, or kTwo: of more, up to 32.
+  // Multiplies up to 16 rows, or with kTwo 17 to 32.
   template <bool kInt8, bool kTwo>
   KVCAKE_ISA static void MultiplyBlock(const Operands& x, int64_t steps, int64_t lines) {
     constexpr int64_t kHalf = kTileWords * kWord;
@@ -211,16 +210,6 @@ class Products {
   int64_t words_ = 0;
 };
 
-// to = kDepth keys of a panel, of which those from `keys` on are zeroed.
-KVCAKE_ISA void MaskTail(const Element* panel, int64_t keys, Element* to) {
-  for (int64_t key = 0; key < kDepth; key += kUnit) {
-    const int mask = key + 1 < keys ? -1 : key < keys ? 0xffff : 0;
-    for (int64_t i = key * kPanel; i < (key + kUnit) * kPanel; i += 2 * kLanes) {
-      _mm512_storeu_si512(to + i, _mm512_and_si512(LoadBits(panel + i), _mm512_set1_epi32(mask)));
-    }
-  }
-}
-
 // 2^n 2^f with a polynomial of f whose relative error, 3e-6, is nothing beside that of the weight's
 // rounding to bf16; 1 for 0.
 KVCAKE_INLINE V WeightOf(V x) {
@@ -244,8 +233,8 @@ void MultiplyInt8(const MultiplyInt8Args& m);
 
 #include "ops/kernels_inl.h"
 
-// Some rows' words stay in the second-level cache, which feeds the tiles at two thirds of their rate,
-// while these words of the panels pass by; from the third level it would be a third.
+// Some rows' words stay in the second-level cache, which feeds the tiles at two thirds of their
+// rate, while these words of the panels pass by; from the third level it would be a third.
 template <bool kInt8, typename Args>
 KVCAKE_ISA void MultiplyPanels(const Args& m, int64_t element_bytes) {
   constexpr int64_t kBlockRows = 256, kBlockWords = 512;

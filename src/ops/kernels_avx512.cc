@@ -27,6 +27,7 @@ namespace kvcake {
 namespace {
 
 constexpr int64_t kBlock = kAttentionBlock;
+constexpr int64_t kDepth = 2;
 
 #include "ops/kernels_avx512_inl.h"
 
@@ -181,13 +182,6 @@ KVCAKE_ISA void AddValues(const Element* weights, int64_t weights_stride, const 
   }
 }
 
-// to = one step of a panel with the second of each pair zeroed.
-KVCAKE_ISA void MaskTail(const Element* step, int64_t, Element* to) {
-  for (int i = 0; i < 64; i += 32) {
-    _mm512_storeu_si512(to + i, _mm512_and_si512(LoadBits(step + i), _mm512_set1_epi32(0xffff)));
-  }
-}
-
 template <int... kRows>
 constexpr std::array<FewRows<Element>, kFewRows + 1> MakeFew(std::integer_sequence<int, kRows...>) {
   return {FewRows<Element>{}, FewRows<Element>{&Score<kRows + 1>, &AddValues<kRows + 1>}...};
@@ -206,7 +200,8 @@ void Multiply(const MultiplyArgs& m) {
   for (int64_t k = 0; k < m.k; k += kBlockK) {
     const int64_t steps = (m.k - k < kBlockK ? m.k - k : kBlockK) / kUnit;
     const Element* b = m.b + k * kPanel;
-    Products::MultiplyRows(a + k, m.a_stride, m.rows, b, steps, m.c, kPanel, k > 0, Ahead(m, k + kBlockK));
+    Products::MultiplyRows(a + k, m.a_stride, m.rows, b, steps, m.c, kPanel, k > 0,
+                           Ahead(m, k + kBlockK));
   }
 }
 
@@ -217,7 +212,8 @@ void MultiplyInt8(const MultiplyInt8Args& m) {
   for (int64_t k = 0; k < m.k; k += kBlockK) {
     const int64_t steps = (m.k - k < kBlockK ? m.k - k : kBlockK) / kInt8Unit;
     const Int8Weight* b = m.b + k * kPanel;
-    Products::MultiplyInt8Rows(a + k, m.a_stride, m.rows, b, steps, c, k > 0, Ahead(m, k + kBlockK));
+    Products::MultiplyInt8Rows(a + k, m.a_stride, m.rows, b, steps, c, k > 0,
+                               Ahead(m, k + kBlockK));
   }
   ScaleBack(m);
 }

@@ -1,5 +1,6 @@
 // What AVX-512 does on each path that has it; included once by each of kernels_{avx512,amx}.cc,
-// inside their anonymous namespace, after they have defined KVCAKE_ISA, KVCAKE_INLINE and kBlock.
+// inside their anonymous namespace, after they have defined KVCAKE_ISA, KVCAKE_INLINE, kBlock and
+// kDepth.
 
 using V = __m512;
 using Element = uint16_t;
@@ -106,5 +107,14 @@ KVCAKE_ISA void PackValues(const KvView& kv, int64_t block, int64_t keys, int64_
       _mm512_storeu_si512(packed + d / 32 * 32 * kBlock + key / 2 * 64 + d % 32 * 2, pair);
       Fetch<64>(next + key * head_dim + 2 * d);
     }
+  }
+}
+
+// to = kDepth keys of a panel, of which those from `keys` on are zeroed.
+KVCAKE_ISA void MaskTail(const Element* panel, int64_t keys, Element* to) {
+  for (int64_t key = 0; key < kDepth; key += kUnit, panel += 64, to += 64) {
+    const __m512i mask = _mm512_set1_epi32(key + 1 < keys ? -1 : key < keys ? 0xffff : 0);
+    _mm512_storeu_si512(to, _mm512_and_si512(LoadBits(panel), mask));
+    _mm512_storeu_si512(to + 32, _mm512_and_si512(LoadBits(panel + 32), mask));
   }
 }

@@ -19,6 +19,7 @@ using Int8Weight = int16_t;
 constexpr int kLanes = 8;
 constexpr int kUnit = 1;
 constexpr int64_t kBlock = kAttentionBlock;
+constexpr int64_t kDepth = kUnit;
 constexpr int kTileRows = 6;
 constexpr int kFewRows = 4;
 constexpr int kWidePanels = 2;
@@ -200,7 +201,8 @@ KVCAKE_ISA void Multiply(const MultiplyArgs& m) {
         Store(wide + (k + 1) * kPanel + v * kLanes, Second(pairs));
       }
     }
-    Products::MultiplyRows(a + k0, m.a_stride, m.rows, wide, n, m.c, kPanel, k0 > 0, Ahead(m, k0 + kBlockK));
+    Products::MultiplyRows(a + k0, m.a_stride, m.rows, wide, n, m.c, kPanel, k0 > 0,
+                           Ahead(m, k0 + kBlockK));
   }
 }
 
@@ -239,7 +241,7 @@ KVCAKE_ISA void MultiplyInt8(const MultiplyInt8Args& m) {
     for (int64_t i = 0; i < n * kPanel; i += kLanes * kInt8Unit)
       StoreColumns(wide + i, Widen(b + i));
     Products::MultiplyInt8Rows(a + k, m.a_stride / sizeof(Quantized), m.rows, wide, n / kInt8Unit,
-                     reinterpret_cast<int32_t*>(m.c), k > 0, Ahead(m, k + kBlockK));
+                               reinterpret_cast<int32_t*>(m.c), k > 0, Ahead(m, k + kBlockK));
   }
   ScaleBack(m);
 }

@@ -111,6 +111,7 @@ KVCAKE_ISA void Int8Tile(const Quantized* a, int64_t a_stride, const Int8Weight*
 
 constexpr int kWidth = 2 * kLanes;
 constexpr int64_t kBlock = kAttentionBlock;
+constexpr int64_t kDepth = kUnit;
 
 void PackKeys(const KvView& kv, int64_t block, int64_t keys, int64_t head_dim, Element* packed,
               const uint16_t*) {
@@ -158,7 +159,8 @@ void Multiply(const MultiplyArgs& m) {
         wide[(k + 1) * kPanel + i] = Bf16ToF32(b[k * kPanel + 2 * i + 1]);
       }
     }
-    Products::MultiplyRows(a + k0, m.a_stride, m.rows, wide, n, m.c, kPanel, k0 > 0, Ahead(m, k0 + kBlockK));
+    Products::MultiplyRows(a + k0, m.a_stride, m.rows, wide, n, m.c, kPanel, k0 > 0,
+                           Ahead(m, k0 + kBlockK));
   }
 }
 
@@ -171,7 +173,7 @@ void MultiplyInt8(const MultiplyInt8Args& m) {
     const int64_t n = m.k - k < kBlockK ? m.k - k : kBlockK;
     for (int64_t i = 0; i < n * kPanel; ++i) wide[i] = m.b[k * kPanel + i];
     Products::MultiplyInt8Rows(a + k, m.a_stride / sizeof(Quantized), m.rows, wide, n,
-                     reinterpret_cast<int32_t*>(m.c), k > 0, Ahead(m, k + kBlockK));
+                               reinterpret_cast<int32_t*>(m.c), k > 0, Ahead(m, k + kBlockK));
   }
   ScaleBack(m);
 }

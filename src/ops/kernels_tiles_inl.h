@@ -1,11 +1,15 @@
-// Products by tiles whose sums stay in vector registers; for the paths whose registers are all that
-// they have. Included once by each of those kernels_*.cc, before kernels_inl.h, after they have
-// defined Tile and Int8Tile and what these need.
+// Products by tiles whose sums stay in vector registers. Included once by each of kernels_*.cc but
+// AMX's, before kernels_inl.h, after they have defined
+//   kTileRows        rows that fill the registers with their sums of two vectors each
+//   kAheadRows       from this many rows on, a tile has time to fetch the panel after its own
+//   Int8Weight       of a panel as Int8Tile reads it
+//   Tile<rows, add, ahead>(a, a_stride, b, steps, c, c_stride, ahead); Int8Tile, the same for
+//                    quantised rows, c being integers
 
 constexpr int64_t kPanel = 2 * kLanes;
-constexpr int64_t kDepth = kUnit;
 constexpr int kManyPanels = 1;
 constexpr int64_t kAttendRows = 96;
+constexpr int64_t kRowsTogether = kAttendRows;
 
 KVCAKE_INLINE V Exp(V x);
 KVCAKE_INLINE V WeightOf(V x) { return Exp(x); }

@@ -12,8 +12,7 @@ namespace kvcake {
 namespace {
 
 // Rows [first, first + rows) by `panels` panels from first_panel on, plus their bias; panels is as
-// of MultiplyArgs. The result, [rows][panels * panel_width], is in the worker's
-// scratch.
+// of MultiplyArgs. The result, [rows][panels * panel_width], is in the worker's scratch.
 struct Block {
   int64_t first = 0;
   int64_t rows = 0;
@@ -69,30 +68,44 @@ void Quantize(const Compute& compute, const Activations& a) {
   });
 }
 
-constexpr int64_t kFewRows = 48;
+// How a product is shared out: tasks of so many rows by a stretch of so many panels, of which
+// `at_once` are multiplied at once.
+struct Sharing {
+  int64_t rows = 0;
+  int64_t stretch = 0;
+  int64_t at_once = 0;
+};
 
-int64_t PanelsAtOnce(const Kernels& kernels, int64_t rows) {
-  return rows == 1 ? kernels.wide_panels : rows > kFewRows ? kernels.many_panels : 1;
-}
-
-// Few rows wait for memory, which delivers long stretches fastest; many multiply, and share the
-// panels evenly.
-int64_t PanelsPerTask(const Compute& compute, int64_t rows, int64_t panels, int64_t at_once) {
+// Few rows wait for memory, which delivers long stretches fastest.
+Sharing ShareFewRows(int64_t rows, int64_t panels, int64_t at_once, int64_t workers) {
   constexpr int64_t kTasksPerWorker = 8;
-  if (rows > kFewRows) return at_once;
-  const int64_t tasks = kTasksPerWorker * compute.pool().size() * at_once;
-  return (panels + tasks - 1) / tasks * at_once;
+  const int64_t tasks = kTasksPerWorker * workers * at_once;
+  return {.rows = rows, .stretch = (panels + tasks - 1) / tasks * at_once, .at_once = at_once};
 }
 
-// Whole panels keep the weights in the cache; rows are split where there are too few panels to keep
-// every worker busy.
-int64_t RowsPerTask(const Compute& compute, int64_t rows, int64_t stretches) {
-  constexpr int64_t kRowsMin = 96, kUnit = 32;
-  const int64_t tasks_wanted = 4 * compute.pool().size();
-  int64_t blocks = (rows + kMultiplyRowsMax - 1) / kMultiplyRowsMax;
-  while (stretches * blocks < tasks_wanted && rows / (blocks + 1) >= kRowsMin) ++blocks;
-  const int64_t each = (rows + blocks - 1) / blocks;
-  return std::min(kMultiplyRowsMax, (each + kUnit - 1) / kUnit * kUnit);
+// Many multiply, and share the panels evenly. Whole panels keep the weights in the cache; rows are
+// split where there are too few panels to keep every worker busy.
+Sharing ShareManyRows(int64_t rows, int64_t panels, int64_t many_panels, int64_t workers) {
+  constexpr int64_t kRowsMin = 96, kRowStep = 48, kRowUnit = 16;
+  const int64_t tasks_wanted = 4 * workers;
+  const auto tasks = [&](int64_t each, int64_t at_once) {
+    return (panels + at_once - 1) / at_once * ((rows + each - 1) / each);
+  };
+  int64_t at_once = many_panels;
+  while (at_once > 1 && tasks(kRowsMin, at_once) < tasks_wanted) at_once /= 2;
+  int64_t each = std::min(rows, kMultiplyRowsMax);
+  while (each > kRowsMin && tasks(each, at_once) < tasks_wanted) each -= kRowStep;
+  const int64_t blocks = (rows + each - 1) / each;
+  const int64_t even = ((rows + blocks - 1) / blocks + kRowUnit - 1) / kRowUnit * kRowUnit;
+  return {.rows = std::min(each, even), .stretch = at_once, .at_once = at_once};
+}
+
+Sharing Share(const Compute& compute, int64_t rows, int64_t panels) {
+  constexpr int64_t kFewRows = 48;
+  const Kernels& kernels = compute.kernels();
+  const int64_t workers = compute.pool().size();
+  if (rows > kFewRows) return ShareManyRows(rows, panels, kernels.many_panels, workers);
+  return ShareFewRows(rows, panels, rows == 1 ? kernels.wide_panels : 1, workers);
 }
 
 // Runs the product in tasks of some rows by some panels, and hands each task's panels to
@@ -103,18 +116,18 @@ void ForEachPanel(const Compute& compute, const Activations& a, const PackedMatr
   if (a.rows == 0) return;
   if (w.format() == WeightFormat::kInt8) Quantize(compute, a);
   const Kernels& kernels = compute.kernels();
-  const int64_t at_once = PanelsAtOnce(kernels, a.rows);
-  const int64_t stretch = PanelsPerTask(compute, a.rows, w.panels(), at_once);
-  const int64_t stretches = (w.panels() + stretch - 1) / stretch;
-  const int64_t block = RowsPerTask(compute, a.rows, stretches);
-  const int64_t row_blocks = (a.rows + block - 1) / block;
+  const Sharing share = Share(compute, a.rows, w.panels());
+  const int64_t stretches = (w.panels() + share.stretch - 1) / share.stretch;
+  const int64_t row_blocks = (a.rows + share.rows - 1) / share.rows;
   compute.pool().ParallelFor(stretches * row_blocks, [&](int64_t task, int worker) {
-    const int64_t begin = task / row_blocks * stretch, end = std::min(begin + stretch, w.panels());
-    const int64_t first = task % row_blocks * block, rows = std::min(block, a.rows - first);
+    const int64_t begin = task / row_blocks * share.stretch;
+    const int64_t end = std::min(begin + share.stretch, w.panels());
+    const int64_t first = task % row_blocks * share.rows;
+    const int64_t rows = std::min(share.rows, a.rows - first);
     int64_t step = 0;
     for (int64_t panel = begin; panel < end; panel += step) {
       const int64_t left = end - panel;
-      step = left >= at_once ? at_once : a.rows == 1 ? 1 : left;
+      step = left >= share.at_once ? share.at_once : a.rows == 1 ? 1 : left;
       const bool more = panel + step < end;
       const float* c = MultiplyBlock(compute, a, w, {first, rows, panel, step, more}, worker);
       const int64_t width = kernels.panel_width;

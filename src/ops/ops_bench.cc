@@ -415,8 +415,7 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view option = argv[i];
     NumericPath named = NumericPath::kUnknown;
-    for (NumericPath cpu :
-         {NumericPath::kBf16Amx, NumericPath::kBf16Dot, NumericPath::kF32Fma, NumericPath::kF32}) {
+    for (NumericPath cpu : kvcake::kCpuPaths) {
       if (option == fmt::format("--numeric-path={}", NumericPathName(cpu))) named = cpu;
     }
     if (named != NumericPath::kUnknown) {

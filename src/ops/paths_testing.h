@@ -31,18 +31,12 @@ inline std::string PathTestName(const testing::TestParamInfo<NumericPath>& info)
   return name;
 }
 
-inline constexpr NumericPath kCpuPaths[] = {NumericPath::kBf16Amx, NumericPath::kBf16Dot,
-                                            NumericPath::kF32Fma, NumericPath::kF32};
-
 // Runs a suite on every path of the CPU.
 #define KVCAKE_EVERY_PATH(suite) \
   INSTANTIATE_TEST_SUITE_P(Paths, suite, testing::ValuesIn(kCpuPaths), PathTestName)
-#define KVCAKE_EVERY_PATH_AND_CUDA(suite)                                                 \
-  INSTANTIATE_TEST_SUITE_P(                                                               \
-      Paths, suite,                                                                       \
-      testing::Values(NumericPath::kBf16Amx, NumericPath::kBf16Dot, NumericPath::kF32Fma, \
-                      NumericPath::kF32, NumericPath::kBf16Tensor),                       \
-      PathTestName)
+#define KVCAKE_EVERY_PATH_AND_CUDA(suite) \
+  KVCAKE_EVERY_PATH(suite);               \
+  INSTANTIATE_TEST_SUITE_P(Cuda, suite, testing::Values(NumericPath::kBf16Tensor), PathTestName)
 
 // The CPU's fastest path, and CUDA.
 inline std::string DeviceTestName(const testing::TestParamInfo<NumericPath>& info) {
