@@ -31,7 +31,8 @@ TEST_P(AttentionDecodeTest, EveryShapeDecodesToTheBitsOfPrefill) {
     const int64_t tokens = kAttentionPartial + 2;
     Sequence sequence(GetParam(), rng, shape, tokens, 48);
     sequence.ScaleQueries(0.5f);
-    for (const int64_t token : {0l, 1l, 62l, 63l, 64l, 200l, 1022l, 1023l, 1024l, 1025l}) {
+    for (const int64_t token :
+         {0l, 1l, 62l, 63l, 64l, 200l, 255l, 256l, 287l, 1022l, 1023l, 1024l, 1025l}) {
       // With the row before it or behind, it is no single one.
       const int64_t begin = std::max<int64_t>(token - 1, 0);
       const auto want = sequence.Run(2, begin, begin + 2);
