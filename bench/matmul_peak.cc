@@ -185,8 +185,7 @@ void MatmulPeak::Measure(ThreadPool& pool, NumericPath path) {
         RateSideBySide(pool, [blas](int columns) { return OpenBlasProduct(*blas, columns); });
     if (rate) Add({"OpenBLAS", MatmulType::kF32, *rate});
   }
-  for (NumericPath path :
-       {NumericPath::kBf16Amx, NumericPath::kBf16Dot, NumericPath::kF32Fma, NumericPath::kF32}) {
+  for (NumericPath path : kCpuPaths) {
     // The portable path is slow enough to be a nuisance where it is not needed.
     if (!PathAvailable(path) || (path == NumericPath::kF32 && path != BestPath())) continue;
     for (WeightFormat weights : {WeightFormat::kBf16, WeightFormat::kInt8}) {

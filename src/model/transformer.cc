@@ -6,10 +6,8 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/cpu.h"
 #include "model/identity.h"
 #include "model/position.h"
-#include "ops/cuda_device.h"
 
 namespace kvcake {
 namespace {
@@ -87,12 +85,7 @@ Result<std::unique_ptr<TransformerModel>> TransformerModel::Create(
     return Fail(ErrorCode::kUnsupported,
                 "--backend cuda runs no mixtures of experts, as of {}: use the CPU", config.family);
   }
-  if (!PathAvailable(resolved.path)) {
-    RETURN_IF_ERROR(OnCuda(resolved.path) ? CudaDevice::Get().map([](auto) {}) : Status());
-    const Status amx = resolved.path == NumericPath::kBf16Amx ? AskForAmx() : Status();
-    return Fail(ErrorCode::kUnsupported, "this CPU cannot run the numeric path {}{}",
-                NumericPathName(resolved.path), amx ? "" : ": " + amx.error().message);
-  }
+  RETURN_IF_ERROR(CheckPath(resolved.path));
   if (OnCuda(resolved.path) && options.weights == WeightFormat::kInt8) {
     return Fail(ErrorCode::kUnsupported, "--backend cuda has no --weights int8: use bf16");
   }

@@ -33,22 +33,31 @@ int64_t PaddedRowBytes(int64_t bytes) { return ((bytes + 63) / 64 | 1) * 64; }
 
 }  // namespace
 
-bool PathAvailable(NumericPath path) {
+Status CheckPath(NumericPath path) {
+  std::string why;
   switch (path) {
     case NumericPath::kBf16Amx:
-      return AmxKernels() != nullptr && Cpu().avx512_bf16 && AskForAmx().has_value();
+      if (const Status& amx = AskForAmx(); !amx) {
+        why = ": " + amx.error().message;
+      } else if (AmxKernels() != nullptr && Cpu().avx512_bf16) {
+        return {};
+      }
+      break;
     case NumericPath::kBf16Dot:
-      return Avx512Kernels() != nullptr && Cpu().avx512_bf16;
+      if (Avx512Kernels() != nullptr && Cpu().avx512_bf16) return {};
+      break;
     case NumericPath::kF32Fma:
-      return NeonKernels() != nullptr || (Avx2Kernels() != nullptr && Cpu().avx2_fma);
+      if (NeonKernels() != nullptr || (Avx2Kernels() != nullptr && Cpu().avx2_fma)) return {};
+      break;
     case NumericPath::kF32:
-      return true;
+      return {};
     case NumericPath::kBf16Tensor:
-      return CudaDevice::Get().has_value();
+      return CudaDevice::Get().map([](auto) {});
     case NumericPath::kUnknown:
-      return false;
+      break;
   }
-  return false;
+  return Fail(ErrorCode::kUnsupported, "this CPU cannot run the numeric path {}{}",
+              NumericPathName(path), why);
 }
 
 NumericPath BestPath() {

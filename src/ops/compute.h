@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 
+#include "base/status.h"
 #include "base/thread_pool.h"
 #include "kv/kv_layout.h"
 #include "kv/page_pool.h"
@@ -20,8 +21,9 @@ struct Kernels;    // ops/kernels.h
 inline constexpr NumericPath kCpuPaths[] = {NumericPath::kBf16Amx, NumericPath::kBf16Dot,
                                             NumericPath::kF32Fma, NumericPath::kF32};
 
-// Whether this machine can run the kernels of a path. kF32 runs everywhere.
-bool PathAvailable(NumericPath path);
+// Whether this machine can run the kernels of a path, or why not. kF32 runs everywhere.
+Status CheckPath(NumericPath path);
+inline bool PathAvailable(NumericPath path) { return CheckPath(path).has_value(); }
 // The fastest path that this machine's CPU can run.
 NumericPath BestPath();
 

@@ -29,7 +29,6 @@ namespace {
 constexpr int64_t kBlock = 256;
 constexpr int64_t kDepth = 32;
 constexpr int64_t kAttendRows = 384;
-constexpr int64_t kRowsTogether = 32;
 
 #include "ops/kernels_avx512_inl.h"
 
@@ -43,6 +42,7 @@ static_assert(kMultiplyRowsMax * kManyPanels * kPanel * sizeof(float) <= kMultip
 constexpr int64_t kWord = 4;
 constexpr int64_t kTileWords = 16;
 constexpr int64_t kTileRows = 16;
+constexpr int64_t kRowsTogether = 2 * kTileRows;
 constexpr int64_t kPanelStride = kPanel * kWord;
 
 // The intrinsics do not tell the compiler which memory tile instructions read.
@@ -134,20 +134,20 @@ class Products {
   // Multiplies `steps` of so many words each. What is ahead is shared out to the steps of all rows.
   template <bool kInt8>
   KVCAKE_ISA void MultiplySteps(const Operands& x, int64_t steps, int64_t words) {
-    constexpr int64_t kRows = 2 * kTileRows, kStepLines = kTileWords * kPanelStride / 64;
-    const int64_t blocks = (x.rows + kRows - 1) / kRows;
+    constexpr int64_t kStepLines = kTileWords * kPanelStride / 64;
+    const int64_t blocks = (x.rows + kRowsTogether - 1) / kRowsTogether;
     const int64_t lines = x.ahead == nullptr ? 0 : (kStepLines + blocks - 1) / blocks;
     Operands block = x;
-    for (int64_t row = 0; row < x.rows; row += kRows) {
-      block.rows = x.rows - row < kRows ? x.rows - row : kRows;
+    for (int64_t row = 0; row < x.rows; row += kRowsTogether) {
+      block.rows = x.rows - row < kRowsTogether ? x.rows - row : kRowsTogether;
       Configure(block.rows, words);
       if (block.rows > kTileRows) {
         MultiplyBlock<kInt8, true>(block, steps, lines);
       } else {
         MultiplyBlock<kInt8, false>(block, steps, lines);
       }
-      block.a += kRows * x.a_stride;
-      block.c += kRows * x.c_stride;
+      block.a += kRowsTogether * x.a_stride;
+      block.c += kRowsTogether * x.c_stride;
       if (lines > 0) block.ahead += steps * lines * 64;
     }
   }
@@ -235,10 +235,12 @@ void MultiplyInt8(const MultiplyInt8Args& m);
 
 // Some rows' words stay in the second-level cache, which feeds the tiles at two thirds of their
 // rate, while these words of the panels pass by; from the third level it would be a third.
-template <bool kInt8, typename Args>
-KVCAKE_ISA void MultiplyPanels(const Args& m, int64_t element_bytes) {
+template <typename Args>
+KVCAKE_ISA void MultiplyPanels(const Args& m) {
+  constexpr bool kInt8 = std::is_same_v<Args, MultiplyInt8Args>;
   constexpr int64_t kBlockRows = 256, kBlockWords = 512;
-  const int64_t row_bytes = m.a_stride * element_bytes, words = m.k * element_bytes / kWord;
+  constexpr int64_t kElementBytes = kInt8 ? sizeof(Quantized) : sizeof(Element);
+  const int64_t row_bytes = m.a_stride * kElementBytes, words = m.k * kElementBytes / kWord;
   const int64_t c_stride = m.panels * kPanel * kWord, panel_bytes = words * kPanelStride;
   const auto* b = reinterpret_cast<const std::byte*>(m.b);
   Products products;
@@ -267,10 +269,10 @@ KVCAKE_ISA void MultiplyPanels(const Args& m, int64_t element_bytes) {
   }
 }
 
-void Multiply(const MultiplyArgs& m) { MultiplyPanels<false>(m, sizeof(Element)); }
+void Multiply(const MultiplyArgs& m) { MultiplyPanels(m); }
 
 void MultiplyInt8(const MultiplyInt8Args& m) {
-  MultiplyPanels<true>(m, sizeof(Quantized));
+  MultiplyPanels(m);
   ScaleBack(m);
 }
 

@@ -136,13 +136,13 @@ KVCAKE_ISA void AddPackedValues(const AttendScratch& s, Products& products, cons
     const int64_t n = rows - row < kRowsTogether ? rows - row : kRowsTogether;
     for (int64_t d = 0; d < head_dim; d += kPanel) {
       const Element* panel = s.values + d * kBlock;
-      float* to_sums = sums + row * stride + d;
-      products.MultiplyRows(p + from, kBlock, n, panel + from * kPanel, (whole - from) / kUnit,
-                            to_sums, stride, true);
+      float* out = sums + row * stride + d;
+      products.MultiplyRows(p + from, kBlock, n, panel + from * kPanel, (whole - from) / kUnit, out,
+                            stride, true);
       if (to > whole) {
         // Keys from `to` on are masked: their weight is 0, but their value may be a NaN.
         MaskTail(panel + whole * kPanel, to - whole, s.tail);
-        products.MultiplyRows(p + whole, kBlock, n, s.tail, kDepth / kUnit, to_sums, stride, true);
+        products.MultiplyRows(p + whole, kBlock, n, s.tail, kDepth / kUnit, out, stride, true);
       }
     }
   }

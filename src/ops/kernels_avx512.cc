@@ -212,8 +212,8 @@ void MultiplyInt8(const MultiplyInt8Args& m) {
   for (int64_t k = 0; k < m.k; k += kBlockK) {
     const int64_t steps = (m.k - k < kBlockK ? m.k - k : kBlockK) / kInt8Unit;
     const Int8Weight* b = m.b + k * kPanel;
-    Products::MultiplyInt8Rows(a + k, m.a_stride, m.rows, b, steps, c, k > 0,
-                               Ahead(m, k + kBlockK));
+    Products::MultiplyRows(a + k, m.a_stride, m.rows, b, steps, c, kPanel, k > 0,
+                           Ahead(m, k + kBlockK));
   }
   ScaleBack(m);
 }

@@ -240,8 +240,9 @@ KVCAKE_ISA void MultiplyInt8(const MultiplyInt8Args& m) {
     const uint8_t* b = m.b + k * kPanel;
     for (int64_t i = 0; i < n * kPanel; i += kLanes * kInt8Unit)
       StoreColumns(wide + i, Widen(b + i));
-    Products::MultiplyInt8Rows(a + k, m.a_stride / sizeof(Quantized), m.rows, wide, n / kInt8Unit,
-                               reinterpret_cast<int32_t*>(m.c), k > 0, Ahead(m, k + kBlockK));
+    Products::MultiplyRows(a + k, m.a_stride / sizeof(Quantized), m.rows, wide, n / kInt8Unit,
+                           reinterpret_cast<int32_t*>(m.c), kPanel, k > 0,
+                           Ahead(m, k + kBlockK));
   }
   ScaleBack(m);
 }

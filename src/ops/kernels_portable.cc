@@ -172,8 +172,9 @@ void MultiplyInt8(const MultiplyInt8Args& m) {
   for (int64_t k = 0; k < m.k; k += kBlockK) {
     const int64_t n = m.k - k < kBlockK ? m.k - k : kBlockK;
     for (int64_t i = 0; i < n * kPanel; ++i) wide[i] = m.b[k * kPanel + i];
-    Products::MultiplyInt8Rows(a + k, m.a_stride / sizeof(Quantized), m.rows, wide, n,
-                               reinterpret_cast<int32_t*>(m.c), k > 0, Ahead(m, k + kBlockK));
+    Products::MultiplyRows(a + k, m.a_stride / sizeof(Quantized), m.rows, wide, n,
+                           reinterpret_cast<int32_t*>(m.c), kPanel, k > 0,
+                           Ahead(m, k + kBlockK));
   }
   ScaleBack(m);
 }

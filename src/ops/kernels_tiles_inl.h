@@ -14,58 +14,36 @@ constexpr int64_t kRowsTogether = kAttendRows;
 KVCAKE_INLINE V Exp(V x);
 KVCAKE_INLINE V WeightOf(V x) { return Exp(x); }
 
-using TileFunction = void (*)(const Element* a, int64_t a_stride, const Element* b, int64_t steps,
-                              float* c, int64_t c_stride, const std::byte* ahead);
-
-template <bool kAdd, bool kAhead, int... kRows>
-constexpr std::array<TileFunction, sizeof...(kRows) + 1> MakeTiles(
-    std::integer_sequence<int, kRows...>) {
-  return {nullptr, &Tile<kRows + 1, kAdd, kAhead>...};
+template <bool kInt8, bool kAdd, bool kAhead, int... kRows>
+constexpr auto MakeTiles(std::integer_sequence<int, kRows...>) {
+  if constexpr (kInt8) {
+    return std::array{&Int8Tile<kRows + 1, kAdd, kAhead>...};
+  } else {
+    return std::array{&Tile<kRows + 1, kAdd, kAhead>...};
+  }
 }
-// kTiles[r] multiplies r rows by a panel, adds to c or overwrites it, and may fetch what is ahead.
-template <bool kAdd, bool kAhead>
-constexpr auto kTiles = MakeTiles<kAdd, kAhead>(std::make_integer_sequence<int, kTileRows>());
-
-using Int8TileFunction = void (*)(const Quantized* a, int64_t a_stride, const Int8Weight* b,
-                                  int64_t steps, int32_t* c, int64_t c_stride,
-                                  const std::byte* ahead);
-
-template <bool kAdd, bool kAhead, int... kRows>
-constexpr std::array<Int8TileFunction, sizeof...(kRows) + 1> MakeInt8Tiles(
-    std::integer_sequence<int, kRows...>) {
-  return {nullptr, &Int8Tile<kRows + 1, kAdd, kAhead>...};
-}
-template <bool kAdd, bool kAhead>
-constexpr auto kInt8Tiles =
-    MakeInt8Tiles<kAdd, kAhead>(std::make_integer_sequence<int, kTileRows>());
+// kTiles[r - 1] multiplies r rows by a panel, adds to c or overwrites it, and may fetch what is
+// ahead.
+template <bool kInt8, bool kAdd, bool kAhead>
+constexpr auto kTiles =
+    MakeTiles<kInt8, kAdd, kAhead>(std::make_integer_sequence<int, kTileRows>());
 
 struct Products {
-  // c[rows][kPanel] (+)= a[rows][steps * kUnit] x one panel, tile by tile. The last tile fetches
-  // what will be read next, as many bytes from `ahead` on as `steps` of a panel take in memory.
-  KVCAKE_ISA static void MultiplyRows(const Element* a, int64_t a_stride, int64_t rows,
-                                      const Element* b, int64_t steps, float* c, int64_t c_stride,
-                                      bool add, const std::byte* ahead = nullptr) {
+  // c[rows][kPanel] (+)= a[rows] x so many steps of one panel, tile by tile; a is of Element or
+  // Quantized. The last tile fetches what will be read next, as many bytes from `ahead` on as
+  // `steps` of a panel take in memory.
+  template <typename A, typename B, typename C>
+  KVCAKE_ISA static void MultiplyRows(const A* a, int64_t a_stride, int64_t rows, const B* b,
+                                      int64_t steps, C* c, int64_t c_stride, bool add,
+                                      const std::byte* ahead = nullptr) {
+    constexpr bool kInt8 = std::is_same_v<A, Quantized>;
     for (int64_t row = 0; row < rows; row += kTileRows) {
       const int64_t n = rows - row < kTileRows ? rows - row : kTileRows;
       const bool fetch = ahead != nullptr && row + n == rows;
-      const auto& tiles = fetch ? add ? kTiles<true, true> : kTiles<false, true>
-                          : add ? kTiles<true, false>
-                                : kTiles<false, false>;
-      tiles[n](a + row * a_stride, a_stride, b, steps, c + row * c_stride, c_stride, ahead);
-    }
-  }
-
-  // As MultiplyRows.
-  KVCAKE_ISA static void MultiplyInt8Rows(const Quantized* a, int64_t a_stride, int64_t rows,
-                                          const Int8Weight* b, int64_t steps, int32_t* c, bool add,
-                                          const std::byte* ahead) {
-    for (int64_t row = 0; row < rows; row += kTileRows) {
-      const int64_t n = rows - row < kTileRows ? rows - row : kTileRows;
-      const bool fetch = ahead != nullptr && row + n == rows;
-      const auto& tiles = fetch ? add ? kInt8Tiles<true, true> : kInt8Tiles<false, true>
-                          : add ? kInt8Tiles<true, false>
-                                : kInt8Tiles<false, false>;
-      tiles[n](a + row * a_stride, a_stride, b, steps, c + row * kPanel, kPanel, ahead);
+      const auto& tiles = fetch ? add ? kTiles<kInt8, true, true> : kTiles<kInt8, false, true>
+                          : add ? kTiles<kInt8, true, false>
+                                : kTiles<kInt8, false, false>;
+      tiles[n - 1](a + row * a_stride, a_stride, b, steps, c + row * c_stride, c_stride, ahead);
     }
   }
 };

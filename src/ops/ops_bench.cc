@@ -437,8 +437,8 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "--join is for --backend=cuda\n");
     return 2;
   }
-  if (!kvcake::PathAvailable(path)) {
-    fmt::print(stderr, "this machine cannot run {}\n", NumericPathName(path));
+  if (const kvcake::Status can = kvcake::CheckPath(path); !can) {
+    fmt::print(stderr, "{}\n", can.error().message);
     return 1;
   }
   const kvcake::Bench bench(path);
