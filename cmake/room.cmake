@@ -4,6 +4,9 @@
 # once: they are optimised less; benches, which measure, are not.
 option(KVCAKE_UNITY "Compile several files of a target at once" ON)
 function(kvcake_in_batches target files)
+  if(KVCAKE_SANITIZE)  # parsing is half of the time with -O0
+    math(EXPR files "2 * ${files}")
+  endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${KVCAKE_UNITY}
                                              UNITY_BUILD_BATCH_SIZE ${files})
   # Where the sources are is not in what was compiled, so that ccache knows it again elsewhere.
@@ -17,7 +20,7 @@ function(kvcake_test_options test)
   target_compile_options(${test} PRIVATE "$<$<CONFIG:Release>:-O1>")
 endfunction()
 
-# kvcake_room(NAME [IN_LIBRARY] [ALONE] [DIR dir] [WITHOUT regex] [DEPS rooms...]
+# kvcake_room(NAME [IN_LIBRARY] [ALONE] [COMPUTES] [DIR dir] [WITHOUT regex] [DEPS rooms...]
 # [LIBS targets...]) makes the library of a room from its sources (src/NAME unless DIR is given,
 # without those whose path matches the regex) and one test program from the *_test.cc beside them;
 # its tests carry the room's name as their ctest label. What tests share in files called
@@ -27,9 +30,10 @@ endfunction()
 # Files called x_bench.cc become the Google Benchmark program NAME_bench. With KVCAKE_CUDA a room's
 # .cu files are sources, too. IN_LIBRARY: libkvcake.so holds it, too, where nobody but itself sees
 # its names. ALONE: its sources are compiled one by one, as those for each instruction set have the
-# same names.
+# same names. COMPUTES: sanitized builds optimise it and its tests; to compile the other rooms
+# without takes half the time, and their tests mostly wait.
 function(kvcake_room name)
-  cmake_parse_arguments(ROOM "IN_LIBRARY;ALONE" "DIR;WITHOUT" "DEPS;LIBS" ${ARGN})
+  cmake_parse_arguments(ROOM "IN_LIBRARY;ALONE;COMPUTES" "DIR;WITHOUT" "DEPS;LIBS" ${ARGN})
   if(NOT ROOM_DIR)
     set(ROOM_DIR src/${name})
   endif()
@@ -45,6 +49,10 @@ function(kvcake_room name)
   if(ROOM_WITHOUT)
     list(FILTER sources EXCLUDE REGEX ${ROOM_WITHOUT})
   endif()
+  set(optimised "")
+  if(ROOM_COMPUTES AND KVCAKE_SANITIZE)
+    set(optimised -O1)
+  endif()
   set(tests ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   set(testing ${sources})
@@ -54,6 +62,7 @@ function(kvcake_room name)
     add_library(${name} STATIC ${sources})
     target_link_libraries(${name} PUBLIC ${ROOM_DEPS} ${ROOM_LIBS})
     target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
+    target_compile_options(${name} PRIVATE ${optimised})
     if(NOT ROOM_ALONE)
       kvcake_in_batches(${name} 6)
     endif()
@@ -102,6 +111,7 @@ function(kvcake_room name)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE ${name}_testing GTest::gmock GTest::gtest_main)
     kvcake_test_options(${name}_test)
+    target_compile_options(${name}_test PRIVATE ${optimised})
     gtest_discover_tests(${name}_test TEST_PREFIX ${name}. NO_PRETTY_VALUES
                          PROPERTIES LABELS ${name} TIMEOUT 300 DISCOVERY_TIMEOUT 60)
   endif()

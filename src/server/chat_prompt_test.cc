@@ -3,20 +3,10 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
-#include "server/openai_request.h"
+#include "server/openai_request_testing.h"
 
 namespace kvcake {
 namespace {
-
-ApiResult<GenerateRequest> Chat(const std::string& body) {
-  const auto read = ParseBody(body);
-  if (!read) return tl::unexpected<ApiError>(read.error());
-  return ParseChat(*read);
-}
-// {"messages": [...], FIELD}
-ApiResult<GenerateRequest> ChatWith(const std::string& field) {
-  return Chat(R"({"messages": [{"role": "user", "content": "x"}], )" + field + "}");
-}
 
 TEST(ChatPromptTest, MessagesToolsAndCallsAreBounded) {
   const RequestRules rules{
@@ -193,7 +183,7 @@ TEST(ChatPromptTest, ErrorsNameTheMessage) {
       {R"({"messages": [{"role": "assistant", "audio": {"id": "a"}}]})", "messages[0].audio"},
   };
   for (const auto& [body, param] : cases) {
-    const auto request = Chat(body);
+    const auto request = ParsedChat(body);
     ASSERT_FALSE(request) << body;
     EXPECT_EQ(request.error().param, param) << body;
   }

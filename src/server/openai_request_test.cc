@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/openai_request_testing.h"
+
 namespace kvcake {
 namespace {
 
@@ -15,18 +17,9 @@ ApiResult<GenerateRequest> Parsed(const std::string& body) {
   return ParseCompletion(*read);
 }
 
-ApiResult<GenerateRequest> Chat(const std::string& body) {
-  const auto read = ParseBody(body);
-  if (!read) return tl::unexpected<ApiError>(read.error());
-  return ParseChat(*read);
-}
-
 // {"prompt": "x", FIELD}
 ApiResult<GenerateRequest> With(const std::string& field) {
   return Parsed(R"({"prompt": "x", )" + field + "}");
-}
-ApiResult<GenerateRequest> ChatWith(const std::string& field) {
-  return Chat(R"({"messages": [{"role": "user", "content": "x"}], )" + field + "}");
 }
 
 TEST(OpenAiRequestTest, ReadsEveryFieldOfACompletion) {
@@ -73,7 +66,8 @@ TEST(OpenAiRequestTest, DefaultsAreOpenAis) {
   EXPECT_FALSE(request->seed);
   EXPECT_FALSE(request->logprobs);
   EXPECT_TRUE(request->kvcake.store);
-  EXPECT_FALSE(Chat(R"({"messages": [{"role": "user", "content": "x"}]})").value().max_tokens);
+  EXPECT_FALSE(
+      ParsedChat(R"({"messages": [{"role": "user", "content": "x"}]})").value().max_tokens);
 }
 
 TEST(OpenAiRequestTest, PromptsAreTextsOrIdsAloneOrInAnArray) {
@@ -286,7 +280,7 @@ TEST(OpenAiRequestTest, ModelsHaveDefaultsOfTheirOwn) {
 }
 
 TEST(OpenAiRequestTest, ReadsConversations) {
-  const auto request = Chat(R"({"messages": [
+  const auto request = ParsedChat(R"({"messages": [
       {"role": "developer", "content": "Be good."},
       {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
       {"role": "assistant", "content": "c", "tool_calls": null, "name": "x"}],
@@ -305,7 +299,7 @@ TEST(OpenAiRequestTest, ReadsConversations) {
 
 // As a template has to see them: arguments as objects, members in the client's order.
 TEST(OpenAiRequestTest, ReadsToolsAndTheirCalls) {
-  const auto request = Chat(R"({"messages": [
+  const auto request = ParsedChat(R"({"messages": [
       {"role": "user", "content": "x"},
       {"role": "assistant", "content": null, "reasoning_content": "hm", "tool_calls": [
           {"id": "a", "type": "function",
