@@ -10,6 +10,7 @@
 #include <chrono>
 #include <fstream>
 #include <future>
+#include <latch>
 #include <system_error>
 #include <thread>
 
@@ -34,6 +35,22 @@ TEST_P(ThreadPoolTest, EveryIndexRunsOnceOnAWorkerOfThePool) {
       for (auto& count : runs) ASSERT_EQ(count.load(), 1);
       ASSERT_TRUE(worker_ok);
     }
+  }
+}
+
+// A body works on its caller's stack, which is gone when the call has returned.
+TEST(SlowWorkerTest, AllThatHaveBegunAreWaitedForNotOnlyTheFirstToBeDone) {
+  constexpr int kThreads = 3;
+  ThreadPool pool(kThreads);
+  for (int call = 0; call < 300; ++call) {
+    std::latch all(kThreads);
+    std::atomic<int> done = 0;
+    pool.ParallelFor(kThreads, [&](int64_t, int worker) {
+      all.arrive_and_wait();  // so that each of them has one
+      for (int i = 0; worker == 2 && i < 200; ++i) std::this_thread::yield();
+      ++done;
+    });
+    ASSERT_EQ(done, kThreads) << call;
   }
 }
 

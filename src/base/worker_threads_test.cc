@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <latch>
+#include <memory>
 #include <set>
 #include <span>
 #include <system_error>
@@ -18,10 +19,12 @@ namespace {
 
 TEST(WorkerThreadsTest, FunctionsThatWaitForEachOtherRunTogether) {
   constexpr int kThreads = 4;
-  std::latch all(kThreads);
   WorkerThreads threads(kThreads);
-  for (int i = 0; i < kThreads; ++i) threads.Soon([&] { all.arrive_and_wait(); });
-  all.wait();
+  for (int round = 0; round < 300; ++round) {  // of new threads, then of idle ones
+    const auto all = std::make_shared<std::latch>(kThreads);
+    for (int i = 0; i < kThreads; ++i) threads.Soon([all] { all->arrive_and_wait(); });
+    all->wait();
+  }
 }
 
 TEST(WorkerThreadsTest, OneThatDoesNotReturnKeepsNoOtherFromRunning) {
@@ -90,6 +93,15 @@ TEST(WorkerThreadsTest, TheEndRunsWhatIsLeftAndWhatThatAsksFor) {
     }
   }
   EXPECT_EQ(runs, 200);
+}
+
+// Buffers and answers that a function owns go with it, and may ask for more.
+TEST(WorkerThreadsTest, WhatAFunctionHeldGoesWithoutTheLock) {
+  std::latch gone(1);
+  WorkerThreads threads(1);
+  const auto goes = [&](int*) { threads.Soon([&] { gone.count_down(); }); };
+  threads.Soon([held = std::shared_ptr<int>(nullptr, goes)] {});
+  gone.wait();
 }
 
 TEST(WorkerThreadsTest, WhereNoneCanBeStartedAnyMoreThereIsOne) {
