@@ -60,6 +60,8 @@ TEST(JsonFieldTest, ErrorsNameTheFileTheFieldAndWhatItMustBe) {
             "f.json: share is 0.5; it must be a whole number from 0 to 9");
   EXPECT_EQ(Refused(root["large"].Int(0, std::numeric_limits<int>::max())),
             "f.json: large is 18446744073709551615; it must be a whole number of at least 0");
+  EXPECT_EQ(Refused(root["large"].Int(-1, 9)),
+            "f.json: large is 18446744073709551615; it must be a whole number from -1 to 9");
   EXPECT_EQ(Refused(root["flag"].Number(0, 1)),
             "f.json: flag is true; it must be a number from 0 to 1");
   EXPECT_EQ(Refused(root["list"].Text("")), "f.json: list is a list; it must be text");

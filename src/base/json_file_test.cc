@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
+
+#include "base/temp_dir_testing.h"
 
 namespace kvcake {
 namespace {
@@ -62,6 +65,21 @@ TEST(JsonFileTest, WhatStandsInStringsIsNotCounted) {
   }
   EXPECT_THAT(MessageOf(R"(["\\", [1]])", limits), HasSubstr("nested deeper"));
   EXPECT_THAT(MessageOf(R"(["\"", 1, 2, 3])", limits), HasSubstr("more than 3 values"));
+}
+
+TEST(JsonFileTest, LimitsHoldOfFilesToo) {
+  const TempDir dir;
+  const std::string path = dir.path() + "/f.json";
+  std::ofstream(path) << R"({"a": [1], "a": 2})";
+  const auto message = [&](const JsonLimits& limits) {
+    const auto json = ReadJsonFile(path, limits);
+    return json ? "" : json.error().message;
+  };
+  EXPECT_EQ(message({}), "");
+  EXPECT_THAT(message({.max_bytes = 8}), HasSubstr(path + ": 18 bytes, more than the limit of 8"));
+  EXPECT_THAT(message({.max_values = 2}), HasSubstr(path + ": more than 2 values"));
+  EXPECT_THAT(message({.max_depth = 1}), HasSubstr(path + ": nested deeper than 1"));
+  EXPECT_THAT(message({.unique_names = true}), HasSubstr(path + ": \"a\" is named twice"));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <optional>
 
+#include "base/open_descriptors_testing.h"
 #include "base/temp_dir_testing.h"
 
 namespace kvcake {
@@ -46,6 +47,15 @@ TEST_F(ReadFileTest, WhatIsNoFileIsNotWaitedFor) {
 TEST_F(ReadFileTest, WhatIsTooLongIsNotRead) {
   std::ofstream(In("long")) << std::string(101, 'x');
   EXPECT_EQ(Refused("long"), ErrorCode::kResourceExhausted);
+}
+
+TEST_F(ReadFileTest, NothingStaysOpen) {
+  std::ofstream(In("file")) << "text";
+  const size_t before = testing_util::OpenDescriptors();
+  EXPECT_TRUE(ReadFile(In("file"), 4));
+  EXPECT_FALSE(ReadFile(In("file"), 3));
+  EXPECT_FALSE(ReadFile(dir_.path(), 3));
+  EXPECT_EQ(testing_util::OpenDescriptors(), before);
 }
 
 }  // namespace
