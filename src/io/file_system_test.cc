@@ -17,8 +17,11 @@
 #include <fstream>
 #include <thread>
 
+#include "base/open_descriptors_testing.h"
 #include "base/temp_dir_testing.h"
 #include "io/faulty_file_system_testing.h"
+#include "io/power_loss_file_system_testing.h"
+#include "io/syncs_testing.h"
 
 namespace kvcake {
 namespace {
@@ -81,6 +84,7 @@ TEST_F(FileSystemTest, WhatTheSystemSaysIsToldWithWhatCanBeDone) {
   using enum ErrorCode;
   expect(ENOTDIR, kNotFound, "");
   expect(ENODATA, kNotFound, "");
+  expect(ENXIO, kCorrupt, "");
   expect(EOPNOTSUPP, kUnsupported, "");
   expect(ENOSPC, kNoSpace, "; free space on that file system");
   expect(EDQUOT, kNoSpace, "; free space or raise the quota");
@@ -128,6 +132,7 @@ TEST_F(FileSystemTest, DirectoriesAreMadeListedAndRemoved) {
 TEST_F(FileSystemTest, DirectoriesThatAreNotDurableAreAnErrorToWhoMadeThem) {
   FaultyFileSystem faulty(fs_, 1);
   faulty.Set({.sync_error = 1});
+  EXPECT_FALSE(MakeDirsDurably(faulty, In("one")));
   EXPECT_FALSE(MakeDirsDurably(faulty, In("a/b")));
   EXPECT_TRUE(MakeDirsDurably(faulty, In("a/b"))) << "whoever did has seen to it";
 }
@@ -142,6 +147,106 @@ TEST_F(FileSystemTest, WhatTheSystemSaysAtTheEndOfAFileIsTold) {
   const Status closed = file->Close();
   ASSERT_FALSE(closed);
   EXPECT_NE(closed.error().message.find(In("other")), std::string::npos);
+}
+
+TEST_F(FileSystemTest, NothingStaysOpen) {
+  ASSERT_TRUE(WriteText(fs_, In("file"), "x"));
+  const size_t before = testing_util::OpenDescriptors();
+  for (const bool direct : {false, true}) {
+    EXPECT_TRUE(fs_.OpenRead(In("file"), direct));
+    EXPECT_FALSE(fs_.OpenRead(dir_, direct));
+  }
+  EXPECT_TRUE(fs_.SyncDir(dir_));
+  EXPECT_TRUE(fs_.List(dir_));
+  EXPECT_TRUE(fs_.TryLock(In("lock")));
+  const auto lock = fs_.TryLock(In("lock"));
+  EXPECT_EQ(*fs_.TryLock(In("lock")), nullptr);
+  EXPECT_EQ(testing_util::OpenDescriptors(), before + 1) << "the lock's";
+}
+
+TEST_F(FileSystemTest, WhatIsOpenIsNoOtherProgramsAndWaitsForTheDevice) {
+  ASSERT_TRUE(WriteText(fs_, In("file"), "x"));
+  for (const bool direct : {false, true}) {
+    const auto file = fs_.OpenRead(In("file"), direct);
+    ASSERT_TRUE(file);
+    EXPECT_NE(fcntl((*file)->fd(), F_GETFD) & FD_CLOEXEC, 0);
+    EXPECT_EQ(fcntl((*file)->fd(), F_GETFL) & O_NONBLOCK, 0) << "io_uring would not wait";
+  }
+}
+
+TEST_F(FileSystemTest, FilesAndNamesAreSyncedBySystemCalls) {
+  const auto file = fs_.Create(In("file"), /*direct=*/false);
+  ASSERT_TRUE(file);
+  const int before = SyncsSoFar();
+  EXPECT_TRUE((*file)->Sync());
+  EXPECT_EQ(SyncsSoFar(), before + 1);
+  EXPECT_TRUE(fs_.SyncDir(dir_));
+  EXPECT_EQ(SyncsSoFar(), before + 2);
+  EXPECT_EQ(fs_.SyncDir(In("missing")).error().code, ErrorCode::kNotFound);
+}
+
+TEST_F(FileSystemTest, DirectoriesThatAreMadeDurablySurviveAPowerLoss) {
+  for (const char* path : {"/a", "/a/b/c", "/a/b/c/", "/"}) {
+    PowerLossFileSystem fs(1);
+    ASSERT_TRUE(MakeDirsDurably(fs, path)) << path;
+    fs.LosePower(/*kept=*/0);
+    EXPECT_TRUE(std::string_view(path) == "/" || fs.Stat("/a")) << path;
+    EXPECT_EQ(std::string_view(path).size() > 2, fs.Stat("/a/b/c").has_value()) << path;
+  }
+}
+
+// IOV_MAX is what one system call takes; these are more.
+TEST_F(FileSystemTest, ManyBuffersAreWrittenOneBehindTheOther) {
+  const std::string text(3000, 'x');
+  std::vector<std::span<const std::byte>> buffers;
+  for (size_t i = 0; i < text.size(); i += 2) {
+    buffers.push_back(std::as_bytes(std::span(text)).subspan(i, 2));
+    buffers.emplace_back();
+  }
+  {
+    const auto file = fs_.Create(In("file"), /*direct=*/false);
+    ASSERT_TRUE(file);
+    ASSERT_TRUE(WriteFully(**file, buffers, 5));
+  }
+  EXPECT_EQ(ReadText(fs_, In("file"), 4000).value(), std::string(5, '\0') + text);
+}
+
+// A file of the kernel's says that it has a page, and has a line.
+TEST_F(FileSystemTest, ATextEndsWhereItsFileDoesWhateverItsSizeWas) {
+  const std::string path = "/sys/devices/system/cpu/online";
+  const auto info = fs_.Stat(path);
+  if (!info || info->bytes < 1000) GTEST_SKIP() << path << " is not there, or has its own size";
+  const auto text = ReadText(fs_, path, info->bytes);
+  ASSERT_TRUE(text) << text.error().message;
+  EXPECT_EQ(text->find('\n'), text->size() - 1);
+}
+
+// What takes no byte, and says that all is well.
+class FullFile : public File {
+ public:
+  Result<size_t> ReadAt(std::span<std::byte>, uint64_t) override { return 0u; }
+  Result<size_t> WriteAt(std::span<const std::span<const std::byte>>, uint64_t) override {
+    return 0u;
+  }
+  Result<FileInfo> Info() override { return FileInfo{}; }
+  Status Sync() override { return {}; }
+  Status Close() override { return {}; }
+  Status SetAttribute(const char*, std::string_view) override { return {}; }
+  int fd() const override { return -1; }
+  bool direct() const override { return false; }
+  const std::string& path() const override { return path_; }
+
+ private:
+  const std::string path_ = "full";
+};
+
+TEST(WriteFullyTest, WhatTakesNothingIsNotTriedForEver) {
+  FullFile file;
+  const std::string text = "x";
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(text));
+  const Status written = WriteFully(file, {&bytes, 1}, 0);
+  ASSERT_FALSE(written);
+  EXPECT_EQ(written.error().message, "cannot write full: no byte was accepted");
 }
 
 TEST_F(FileSystemTest, ATextThatIsNotKeptLeavesTheOldOne) {

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/check.h"
+#include "base/open_descriptors_testing.h"
 #include "base/temp_dir_testing.h"
 #include "io/faulty_file_system_testing.h"
 
@@ -242,6 +243,9 @@ TEST_P(IoQueueTest, AWakeEndsAWait) {
   queue_->Wake();  // one that comes before the wait is not lost
   EXPECT_TRUE(queue_->Wait(completions, std::nullopt));
   EXPECT_TRUE(completions.empty());
+  const TimePoint deadline = Clock::Real().Now() + Seconds(0.01);
+  EXPECT_TRUE(queue_->Wait(completions, deadline));
+  EXPECT_GE(Clock::Real().Now(), deadline) << "one wake ends one wait";
 }
 
 TEST_P(IoQueueTest, AWaitEndsAtItsDeadline) {
@@ -261,6 +265,15 @@ TEST_P(IoQueueTest, TheDestructorWaitsForTheKernel) {
   }
   queue_.reset();
   EXPECT_TRUE(Landed(0, kFileBytes));
+}
+
+TEST_P(IoQueueTest, ItsDescriptorsGoWithIt) {
+  queue_.reset();
+  const size_t before = testing_util::OpenDescriptors();
+  Make({});
+  if (!queue_) return;
+  queue_.reset();
+  EXPECT_EQ(testing_util::OpenDescriptors(), before);
 }
 
 INSTANTIATE_TEST_SUITE_P(Queues, IoQueueTest, testing::ValuesIn(kCases),
