@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <string_view>
+#include <vector>
 
 namespace kvcake {
 namespace {
@@ -28,6 +30,31 @@ TEST(KvIdentityTest, ASaltIsARootOfItsOwnAndNoneIsThePlainOne) {
   EXPECT_NE(SaltedRoot(Identity(), "ann"), Identity().Root());
   EXPECT_NE(SaltedRoot(Identity(), "ann"), SaltedRoot(Identity(), "bob"));
   EXPECT_EQ(SaltedRoot(Identity(), "ann"), SaltedRoot(Identity(), "ann"));
+}
+
+TEST(ExtendedKeyTest, DependsOnItsKeyAndOnAllOfWhatExtendsIt) {
+  const auto extended = [](const ChunkKey& key, std::string_view extra) {
+    return ExtendedKey(key, std::as_bytes(std::span(extra)));
+  };
+  const ChunkKey plain = Identity().Root(), salted = SaltedRoot(Identity(), "ann");
+  EXPECT_EQ(extended(plain, "image"), extended(plain, "image"));
+  const std::set<ChunkKey> keys = {plain,
+                                   salted,
+                                   extended(plain, ""),
+                                   extended(plain, "image"),
+                                   extended(plain, "imagf"),
+                                   extended(salted, "image"),
+                                   extended(extended(plain, "im"), "age")};
+  EXPECT_EQ(keys.size(), 7u);
+}
+
+// Tokens that fill no chunk have no key; those that fill the last have one.
+TEST(ChunkKeysTest, EachFullChunkHasAKey) {
+  const std::vector<int32_t> tokens(9);
+  for (const size_t count : {0, 1, 3, 4, 5, 7, 8, 9}) {
+    const auto keys = ChunkKeys(Identity().Root(), std::span(tokens).first(count), 4);
+    EXPECT_EQ(keys.size(), count / 4) << count;
+  }
 }
 
 // The chain is an on-disk format: computed independently with Python's hashlib.

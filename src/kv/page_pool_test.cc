@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
+#include <latch>
 #include <map>
 #include <random>
 #include <set>
@@ -25,6 +27,14 @@ TEST(KvLayoutTest, SlabsAreAlignedAndHoldTheirPayload) {
   EXPECT_EQ(kLayout.slab_bytes(), 4096u);
   EXPECT_EQ(kLayout.page_bytes(), 4096u + 3 * 4096);
   EXPECT_EQ(kLayout.bytes_per_token(), 2u * 3 * 2 * 16 * 2);
+}
+
+TEST(KvLayoutTest, SlabsOfBytesHoldThemAll) {
+  for (const uint64_t bytes : {1, 63, 64, 65, 4095, 4096, 4097, 100'000}) {
+    const KvLayout layout = KvLayout::OfBytes(2, bytes, 16);
+    EXPECT_GE(layout.slab_payload_bytes(), bytes);
+    EXPECT_LT(layout.slab_payload_bytes(), bytes + 64) << bytes;
+  }
 }
 
 TEST(PagePoolTest, RefusesACapacityThatHoldsNoPage) {
@@ -59,6 +69,61 @@ TEST(PagePoolTest, PagesAreAlignedDisjointAndLandInThemselves) {
     EXPECT_GE(it->first - std::prev(it)->first, static_cast<ptrdiff_t>(kLayout.page_bytes()));
   }
   EXPECT_FALSE(pool->Draw());
+}
+
+// Memory of the host in segments of two pages, of which so many can be had; notes those in use.
+struct SegmentedMemory {
+  PageMemory Of(size_t segments_max) {
+    PageMemory memory = PageMemory::Host();
+    memory.segment_bytes_max = 3 * kLayout.page_bytes() - 1;
+    memory.populate = nullptr;
+    memory.allocate = [this, segments_max, allocate = memory.allocate](uint64_t bytes) {
+      if (segments.size() == segments_max) {
+        return Result<std::byte*>(Fail(ErrorCode::kResourceExhausted, "no more"));
+      }
+      auto segment = allocate(bytes);
+      if (segment) segments.emplace(*segment, bytes);
+      return segment;
+    };
+    memory.free = [this, free = memory.free](std::byte* segment, uint64_t bytes) {
+      EXPECT_EQ(segments.at(segment), bytes);
+      segments.erase(segment);
+      free(segment, bytes);
+    };
+    return memory;
+  }
+  std::map<std::byte*, uint64_t> segments;
+};
+
+TEST(PagePoolTest, EachPageLiesInOneSegmentAndAllSegmentsAreGivenBack) {
+  SegmentedMemory memory;
+  {
+    auto pool =
+        std::move(PagePool::Create(kLayout, 5 * kLayout.page_bytes(), memory.Of(3)).value());
+    EXPECT_FALSE(pool->contiguous());
+    std::multiset<uint64_t> sizes;
+    for (const auto& [segment, bytes] : memory.segments) sizes.insert(bytes / kLayout.page_bytes());
+    EXPECT_EQ(sizes, (std::multiset<uint64_t>{1, 2, 2}));
+    std::set<std::byte*> seen;
+    for (PageId page = 0; page < 5; ++page) {
+      std::byte* const begin = pool->Data(page);
+      const auto after = memory.segments.upper_bound(begin);
+      ASSERT_NE(after, memory.segments.begin()) << page;
+      const auto& [segment, bytes] = *std::prev(after);
+      EXPECT_LE(begin + kLayout.page_bytes(), segment + bytes) << page;
+      EXPECT_EQ((begin - segment) % kLayout.page_bytes(), 0u) << page;
+      EXPECT_TRUE(seen.insert(begin).second) << page;
+    }
+  }
+  EXPECT_TRUE(memory.segments.empty());
+}
+
+TEST(PagePoolTest, SegmentsThatCouldBeHadAreGivenBackWhereOthersCannot) {
+  SegmentedMemory memory;
+  const auto pool = PagePool::Create(kLayout, 5 * kLayout.page_bytes(), memory.Of(2));
+  ASSERT_FALSE(pool);
+  EXPECT_EQ(pool.error().message, "no more");
+  EXPECT_TRUE(memory.segments.empty());
 }
 
 // Bytes of the pool that the kernel has given it.
@@ -142,8 +207,10 @@ TEST(PagePoolTest, PagesThatAreDroppedAreUsedAgain) {
     pool->Publish(std::move(*pool->Draw()), Key(i), NumericPath::kF32).Reset();
   }
   pool->DropCached();
+  EXPECT_EQ(pool->Stats().cached, 0u);
   const auto first = pool->Draw(), second = pool->Draw();
   EXPECT_TRUE(first && second);
+  EXPECT_FALSE(pool->Draw()) << "each of them once";
   EXPECT_EQ(pool->Stats().evicted, 0u);
 }
 
@@ -168,6 +235,24 @@ TEST(PagePoolTest, DrawGoesOnWhileTheReclaimerGives) {
   pool->SetReclaimer(nullptr);
 }
 
+TEST(PagePoolTest, WhoTakesTheReclaimerAwayWaitsForItsCall) {
+  auto pool = MakePool(1);
+  const auto held = pool->Draw();
+  std::latch begun(1);
+  std::atomic<bool> ended = false;
+  pool->SetReclaimer([&] {
+    begun.count_down();
+    for (int i = 0; i < 1000; ++i) std::this_thread::yield();
+    ended = true;
+    return false;
+  });
+  std::thread other([&] { EXPECT_FALSE(pool->Draw()); });
+  begun.wait();
+  pool->SetReclaimer(nullptr);
+  EXPECT_TRUE(ended);
+  other.join();
+}
+
 TEST(PagePoolTest, TheLeastSparePageIsOneThatNobodyElseHolds) {
   auto pool = MakePool(4);
   std::vector<PageHandle> pages;
@@ -184,6 +269,14 @@ TEST(PagePoolTest, TheLeastSparePageIsOneThatNobodyElseHolds) {
   shared.Reset();
   EXPECT_EQ(least(), 1u);
   found->Reset();
+  EXPECT_EQ(least(), 0u);
+  shared = pages[0].Share();
+  auto again = pages[0].Share();
+  pool->SetSpare(pages[0].id(), PageWorth{.kind = 1, .position = 0, .number = 0});
+  EXPECT_EQ(least(), 1u) << "said of a page that others hold";
+  again.Reset();
+  EXPECT_EQ(least(), 1u) << "one other holds it still";
+  shared.Reset();
   EXPECT_EQ(least(), 0u);
   pool->SetSpare(pages[3].id(), PageWorth{.kind = 0, .position = 9, .number = 3});
   EXPECT_EQ(least(), 3u);
