@@ -5,9 +5,11 @@
 #include <cstdlib>
 #include <ctime>
 #include <optional>
+#include <stdexcept>
 
 #include "base/peak_rss.h"
 #include "jinja/template.h"
+#include "jinja/value.h"
 
 namespace kvcake::jinja {
 namespace {
@@ -63,6 +65,15 @@ TEST(TemplateLimits, ARenderingLeavesNothingBehind) {
     for (int i = 0; i < 100; ++i) ASSERT_TRUE(Made(source, context));
     EXPECT_LT(RssBytes(), before + (50 << 20)) << source;
   }
+}
+
+// Memory may run out anywhere; here it is asked for more than any string can have.
+TEST(TemplateLimits, ARenderingThatMemoryEndsLeavesItsLimitsToNobody) {
+  const Limits none{.steps = UINT64_MAX, .output_bytes = SIZE_MAX};
+  EXPECT_THROW((void)Made("{{ 'a'.ljust(4611686018427387905) }}", {{"a", 1}}, none),
+               std::length_error);
+  EXPECT_EQ(Budget::Current(), nullptr);
+  EXPECT_EQ(Made("{{ 'a' }}").value_or(""), "a");
 }
 
 TEST(TemplateLimits, ARangeIsAsLongAsInTheSandbox) {

@@ -6,6 +6,22 @@
 
 namespace kvcake::jinja {
 
+namespace {
+
+// Makes a budget the thread's for a scope, which an exception may end, too: memory that runs out.
+class Installed {
+ public:
+  explicit Installed(Budget* budget) : before_(std::exchange(Budget::Current(), budget)) {}
+  ~Installed() { Budget::Current() = before_; }
+  Installed(const Installed&) = delete;
+  Installed& operator=(const Installed&) = delete;
+
+ private:
+  Budget* const before_;
+};
+
+}  // namespace
+
 struct Template::Tree {
   NodePtr root;
 };
@@ -26,19 +42,14 @@ Result<Template> Template::Parse(std::string_view text) {
 Result<std::string> Template::Render(const nlohmann::ordered_json& context,
                                      const Limits& limits) const {
   Budget budget{limits.steps, limits.depth, limits.output_bytes};
-  Budget* const before = std::exchange(Budget::Current(), &budget);
-  Result<std::string> result;
-  {
-    Interpreter interpreter;
-    try {
-      result = interpreter.Run(*tree_->root, Value::FromJson(context));
-    } catch (const Failure& failure) {
-      result = Fail(failure.code, "line {}: {}{}", interpreter.line(), failure.message,
-                    failure.code == ErrorCode::kUnsupported ? " is not known" : "");
-    }
+  const Installed installed(&budget);
+  Interpreter interpreter;
+  try {
+    return interpreter.Run(*tree_->root, Value::FromJson(context));
+  } catch (const Failure& failure) {
+    return Fail(failure.code, "line {}: {}{}", interpreter.line(), failure.message,
+                failure.code == ErrorCode::kUnsupported ? " is not known" : "");
   }
-  Budget::Current() = before;
-  return result;
 }
 
 }  // namespace kvcake::jinja
