@@ -126,5 +126,13 @@ TEST(CpuListTest, RefusesByName) {
   EXPECT_THAT(ParseCpuList("1023").error().message, HasSubstr("CPU 1023"));
 }
 
+TEST(RestrictToCpusTest, WhereAThreadCannotRunIsAnErrorAndItStaysWhereItWas) {
+  const std::vector<int> allowed = AllowedCpus();
+  const Status restricted = RestrictToCpus({});
+  ASSERT_FALSE(restricted);
+  EXPECT_THAT(restricted.error().message, HasSubstr("cannot run on the CPUs asked for"));
+  EXPECT_EQ(AllowedCpus(), allowed);
+}
+
 }  // namespace
 }  // namespace kvcake

@@ -51,6 +51,7 @@ TEST(SlowWorkerTest, AllThatHaveBegunAreWaitedForNotOnlyTheFirstToBeDone) {
       ++done;
     });
     ASSERT_EQ(done, kThreads) << call;
+    for (int i = 0; i < 100; ++i) std::this_thread::yield();  // they may go to sleep, to be woken
   }
 }
 
