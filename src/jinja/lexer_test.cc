@@ -38,6 +38,18 @@ TEST(Lexer, AnErrorNamesItsLine) {
   EXPECT_EQ(tokens.error().message, "line 3: ! }} is not known in an expression");
 }
 
+// UTF-8 has no half of a pair, and nothing beyond the last character.
+TEST(Lexer, WhatIsNoCharacterIsNoEscape) {
+  for (const char* escape : {"\\ud800", "\\udfff", "\\U0000d800", "\\U00110000", "\\Uffffffff"}) {
+    const auto tokens = Lex(std::string("{{ '") + escape + "' }}");
+    ASSERT_FALSE(tokens) << escape;
+    EXPECT_EQ(tokens.error().message.find("line 1: a string has an escape that is none"), 0u);
+  }
+  for (const char* escape : {"\\ud7ff", "\\ue000", "\\U0010ffff"}) {
+    EXPECT_TRUE(Lex(std::string("{{ '") + escape + "' }}")) << escape;
+  }
+}
+
 TEST(Lexer, NamesBeyondAsciiAreUnsupported) {
   const auto tokens = Lex("{{ \xc3\xa9 }}");
   ASSERT_FALSE(tokens);

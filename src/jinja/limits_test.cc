@@ -29,6 +29,24 @@ std::string Times(int count, const std::string& text) {
   return out;
 }
 
+TEST(TemplateLimits, PrecisionsAreBounded) {
+  const std::string zeros = "." + std::string(1000, '0');
+  EXPECT_EQ(Made("{{ '%.1000f' % 1 }}").value_or(""), "1" + zeros);
+  for (const char* const source :
+       {"{{ '%.1000f' % -1e308 }}", "{{ '{:.1000f}'.format(-1e308) }}"}) {
+    const std::string made = Made(source).value_or("");
+    EXPECT_EQ(made.size(), 1 + 309 + zeros.size()) << source;
+    EXPECT_TRUE(made.starts_with("-1000000000000000010979") && made.ends_with(zeros)) << source;
+  }
+  for (const char* const source :
+       {"{{ '%.1001f' % 1 }}", "{{ '%.*f' % (1001, 1) }}", "{{ '{:.1001f}'.format(1) }}",
+        "{{ '{:.{}}'.format('a', 1001) }}", "{{ '%.3000000000f' % 1 }}"}) {
+    EXPECT_FALSE(Made(source)) << source;
+  }
+  EXPECT_EQ(Made("{{ 1.5 | round(1000000000) }}").value_or(""), "1.5");
+  EXPECT_EQ(Made("{{ 1e308 | round(330) }}").value_or(""), "1e+308");
+}
+
 // What would be refused when it is done is not begun.
 TEST(TemplateLimits, NoTextOnTheWayTakesMuchMoreThanTheLimit) {
 #ifdef KVCAKE_SANITIZED
@@ -95,6 +113,23 @@ TEST(TemplateLimits, ListsAreNestedAsDeepAsTheirEndCanFollow) {
   }
 }
 
+TEST(TemplateLimits, WhatATemplateIsToldIsNestedAsDeepAsItCanBeFollowed) {
+  const auto made = [](int depth) {
+    ordered_json nested = 1;
+    for (int i = 0; i < depth; ++i) {
+      ordered_json around = ordered_json::array();
+      around.push_back(std::move(nested));
+      nested = std::move(around);
+    }
+    ordered_json context;
+    context["a"] = std::move(nested);
+    return Made("x", context);
+  };
+  EXPECT_EQ(made(199).value_or(""), "x");
+  EXPECT_THAT(made(200).error().message, HasSubstr("nested more than 200 deep"));
+  EXPECT_THAT(made(100'000).error().message, HasSubstr("nests deeper than it may"));
+}
+
 TEST(TemplateLimits, WhatIsParsedIsNestedAsDeepAsItCanBeFollowed) {
   const auto blocks = [](int depth) {
     return Made(Times(depth, "{% if a %}") + "x" + Times(depth, "{% endif %}"));
@@ -103,13 +138,26 @@ TEST(TemplateLimits, WhatIsParsedIsNestedAsDeepAsItCanBeFollowed) {
   EXPECT_THAT(blocks(60).error().message, HasSubstr("blocks are nested too deep"));
   EXPECT_THAT(blocks(100'000).error().message, HasSubstr("blocks are nested too deep"));
   for (const std::string& expression :
-       {Times(100'000, "(") + "a", Times(100'000, "[") + "a", Times(100'000, "not ") + "a",
+       {Times(100'000, "(") + "a" + Times(100'000, ")"),
+        Times(100'000, "[") + "a" + Times(100'000, "]"),
+        Times(100'000, "{1: ") + "a" + Times(100'000, "}"),
+        Times(100'000, "a[") + "a" + Times(100'000, "]"),
+        Times(100'000, "a(") + "a" + Times(100'000, ")"), Times(100'000, "not ") + "a",
         Times(100'000, "-") + "a", "a" + Times(100'000, ".b"), "a" + Times(100'000, "[0]"),
         "a" + Times(100'000, "|trim"), "a" + Times(100'000, "+a"), "a" + Times(100'000, "()"),
         "a" + Times(100'000, " if a else a"), "a" + Times(100'000, " and a"),
         "a" + Times(100'000, "**a")}) {
     EXPECT_FALSE(Template::Parse("{{ " + expression + " }}")) << expression.substr(0, 20);
   }
+  const std::string target = Times(100'000, "(") + "a" + Times(100'000, ")");
+  EXPECT_FALSE(Template::Parse("{% set " + target + " = 1 %}"));
+  EXPECT_FALSE(Template::Parse("{% for " + target + " in a %}{% endfor %}"));
+  const auto chain = [](int count) {
+    return Made("{% if not a %}" + Times(count, "{% elif not a %}") + "{% else %}x{% endif %}");
+  };
+  EXPECT_EQ(chain(200).value_or(""), "x");
+  EXPECT_THAT(chain(201).error().message, HasSubstr("an if has too many elif"));
+  EXPECT_THAT(chain(100'000).error().message, HasSubstr("an if has too many elif"));
 }
 
 TEST(TemplateLimits, WhatStandsSideBySideIsNotNested) {
@@ -147,8 +195,28 @@ TEST(TemplateLimits, NowIsTheMachinesLocalTime) {
   const std::string earliest = now();
   const std::string made = Made("{{ strftime_now('%d %B %Y %H:%M') }}").value_or("");
   EXPECT_THAT(made, testing::AnyOf(earliest, now()));
+  EXPECT_EQ(Made("{{ strftime_now('%c' * 100) | length }}").value_or(""), "2400");
   before ? setenv("TZ", before->c_str(), 1) : unsetenv("TZ");
   tzset();
+}
+
+// Python's integers have no end.
+TEST(TemplateLimits, WhatWouldBeAnIntegerBeyond64BitsIsAnErrorAndNoOther) {
+  const std::string least = "(-9223372036854775807 - 1)";
+  for (const std::string& expression :
+       {std::string("9223372036854775807 + 1"), std::string("-9223372036854775807 - 2"),
+        std::string("3037000500 * 3037000500"), std::string("2 ** 63"), std::string("10 ** 19"),
+        std::string("(-2) ** 65"), std::string("9223372036854775808"), "-" + least,
+        least + " // -1", least + " | abs", std::string("1e19 | int"), std::string("-1e19 | int"),
+        std::string("1e19 | round(0, 'ceil')"), std::string("'9223372036854775808' | int"),
+        std::string("'-9223372036854775809' | int"), std::string("'18446744073709551617' | int"),
+        std::string("9223372036854775807 | round(-1)"),
+        std::string("[2, 9223372036854775807] | sum")}) {
+    const auto made = Made("{{ " + expression + " }}");
+    ASSERT_FALSE(made) << expression << " makes " << *made;
+    EXPECT_EQ(made.error().code, ErrorCode::kUnsupported) << expression;
+    EXPECT_THAT(made.error().message, HasSubstr("integer beyond 64 bits")) << expression;
+  }
 }
 
 TEST(TemplateLimits, ANumberThatIsTooLargeIsNoOther) {

@@ -32,6 +32,14 @@ TEST(Template, MakesWhatJinja2Makes) {
   }
 }
 
+TEST(Template, WhatIsNoTextIsNoTemplate) {
+  for (const char* source : {"\xff", "{{ '\xc3' }}", "{{ a }}\xe2\x82", "\xed\xa0\x80"}) {
+    const auto parsed = Template::Parse(source);
+    ASSERT_FALSE(parsed) << source;
+    EXPECT_EQ(parsed.error().message, "the template is not valid UTF-8");
+  }
+}
+
 TEST(Template, WhatIsNotKnownIsNamedWithItsLineWhenParsed) {
   for (const auto& [source, message] : std::vector<std::pair<std::string, std::string>>{
            {"a\n{% include 'x' %}", "line 2: the tag include is not known"},
@@ -132,6 +140,7 @@ TEST(Template, EachValueThatIsKeptIsAStep) {
   EXPECT_FALSE(renders("range(1000)", 900));
   EXPECT_FALSE(renders("[1] | slice(1000)", 3'000)) << "rows of nothing are objects";
   EXPECT_TRUE(renders("[1] | slice(1000)", 6'000));
+  EXPECT_FALSE(renders("('a,' * 2000).rsplit(',')", 1'000'000)) << "each part moves the others";
 }
 
 TEST(Template, LookingForATextIsPaidForOnce) {

@@ -246,6 +246,32 @@ no | float
 ['a', 'b'] | map('replace', 'a', 'c') | list
 l | select('nothing') | list
 'ß' in 'Maß'
+'ΑΣ.Α ΑΣ.'.lower()
+'{:{:{}}}'.format('x', 5, 1)
+'abcdef ghi' | truncate(2)
+'abcdef ghi' | truncate(3)
+'\\1011\\08'
+'abc'.find('', 3)
+'abc'.count('', 3)
+'abc'.rfind('a', -9)
+['a', 'A'] | max
+[{'a': 1, 'b': 1}, {'a': 1, 'b': 2}, {'a': 2, 'b': 3}] | sort(attribute='a', reverse=true)
+{'A': 1, 'a': 2} | dictsort(reverse=true)
+[[1]] | map(attribute='99999999999999999999') | list | length
+{(1, [2]): 3}
+'\\U0001F601' | tojson(ensure_ascii=true)
+'abc'[1::9223372036854775807]
+'abc'[::-9223372036854775807 - 1]
+[1, 2, 3][1::9223372036854775807]
+[1, 2, 3][-9223372036854775807:9223372036854775807]
+range(0, 9223372036854775807, 9000000000000000000) | list
+range(0, -9223372036854775807, -9000000000000000000) | list
+(-9223372036854775807 - 1) % -1
+9223372036854775806 + 1
+-9223372036854775807 - 1
+(-2) ** 63
+'-9223372036854775808' | int
+'9223372036854775807' | int
 """
 TEMPLATES = [
     "{% set g = nested | selectattr('r') %}{{ (g | first).r }}|{{ g | map(attribute='r') | join }}",
@@ -319,6 +345,8 @@ TEMPLATES = [
     "{{ n }}{% for x in l %}{{ n }}{% endfor %}{% set n = 1 %}{{ n }}",
     "{% macro f() %}[{{ n }}]{% endmacro %}{{ f() }}{% set n = 1 %}{{ f() }}",
     "{% if z %}{% set n = 1 %}{% endif %}{% for x in l %}{{ n }}{% endfor %}",
+    "{% for x in l %}{% macro f() %}[{{ n }}]{% endmacro %}{{ f() }}{% set n = 1 %}{% if z %}"
+    "{% set n = 2 %}{% endif %}{{ f() }}{% endfor %}",
     "{% if t %}{% set n = 1 %}{% else %}{{ n }}{% endif %}{% for x in l %}{{ n }}{% endfor %}",
     "{% set v %}{{ n }}{% endset %}{{ v }}{% macro n() %}m{% endmacro %}{{ n() }}",
     "{% for x in l %}{% with %}{{ n }}{% endwith %}{% set n = x %}{{ n }}{% endfor %}{{ n }}",
