@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <fstream>
 #include <future>
@@ -145,6 +146,16 @@ TEST(ThreadPoolDeathTest, AThreadThatCannotBeStartedIsItsMakersToHearOf) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   setenv("ASAN_OPTIONS", "detect_stack_use_after_return=0", /*overwrite=*/1);
   EXPECT_EXIT(make(), testing::ExitedWithCode(0), "");
+}
+
+// Calls so short that workers come to them late, when the next one begins.
+TEST(LateWorkerTest, WhoComesToACallThatIsOverHasNoPartInTheNext) {
+  ThreadPool pool(3);
+  for (int call = 0; call < 20000; ++call) {
+    std::array<std::atomic<int>, 2> runs = {};
+    pool.ParallelFor(2, [&](int64_t i, int) { ++runs[i]; });
+    ASSERT_TRUE(runs[0] == 1 && runs[1] == 1) << call;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, ThreadPoolTest, testing::Values(1, 2, 3, 8));

@@ -71,6 +71,33 @@ TEST(WorkerThreadsTest, ThereAreNoMoreThreadsThanTheBound) {
   EXPECT_LE(seen.size(), static_cast<size_t>(kThreads));
 }
 
+TEST(WorkerThreadsTest, WhereAllAreBusyOneOfThemTakesWhatComes) {
+  constexpr int kThreads = 2;
+  std::set<std::thread::id> busy;
+  std::thread::id last;
+  Mutex mutex;
+  std::latch begun(kThreads), end(1);
+  {
+    WorkerThreads threads(kThreads);
+    for (int i = 0; i < kThreads; ++i) {
+      threads.Soon([&] {
+        {
+          MutexLock lock(mutex);
+          busy.insert(std::this_thread::get_id());
+        }
+        begun.count_down();
+        end.wait();
+      });
+    }
+    begun.wait();
+    threads.Soon([&] { last = std::this_thread::get_id(); });
+    for (int i = 0; i < 1000; ++i) std::this_thread::yield();  // another thread would take it
+    end.count_down();
+  }
+  EXPECT_EQ(busy.size(), static_cast<size_t>(kThreads));
+  EXPECT_TRUE(busy.contains(last));
+}
+
 TEST(WorkerThreadsTest, OneThreadRunsThemInOrder) {
   std::vector<int> order;
   {

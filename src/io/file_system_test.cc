@@ -211,6 +211,24 @@ TEST_F(FileSystemTest, ManyBuffersAreWrittenOneBehindTheOther) {
   EXPECT_EQ(ReadText(fs_, In("file"), 4000).value(), std::string(5, '\0') + text);
 }
 
+// Most of it is a hole, which takes no room.
+TEST_F(FileSystemTest, OffsetsMayBeBeyond32Bits) {
+  const std::string text = "far";
+  const std::span<const std::byte> bytes = std::as_bytes(std::span(text));
+  constexpr uint64_t kFar = (5ull << 30) + 1;
+  {
+    const auto file = fs_.Create(In("file"), /*direct=*/false);
+    ASSERT_TRUE(file);
+    ASSERT_TRUE(WriteFully(**file, {&bytes, 1}, kFar));
+  }
+  EXPECT_EQ(fs_.Stat(In("file"))->bytes, kFar + text.size());
+  const auto file = fs_.OpenRead(In("file"), /*direct=*/false);
+  ASSERT_TRUE(file);
+  std::string read(5, ' ');
+  EXPECT_EQ((*file)->ReadAt(std::as_writable_bytes(std::span(read)), kFar), text.size());
+  EXPECT_EQ(read, "far  ");
+}
+
 // A file of the kernel's says that it has a page, and has a line.
 TEST_F(FileSystemTest, ATextEndsWhereItsFileDoesWhateverItsSizeWas) {
   const std::string path = "/sys/devices/system/cpu/online";
