@@ -61,7 +61,7 @@ TEST(TemplateLimits, NoTextOnTheWayTakesMuchMoreThanTheLimit) {
         "{{ {1: x, 2: x, 3: [x] * 300} }}", "{{ y | replace('y', x) }}", "{{ y | replace('', x) }}",
         "{{ ([x] * 300) | tojson }}", "{{ ([1] * 300) | tojson(indent=x) }}",
         "{{ [1] | tojson(indent=300000000) }}", "{{ 'a\nb' | indent(300000000) }}",
-        "{{ (y | list | join('\n')) | indent(x) }}"}) {
+        "{{ (y | list | join('\n')) | indent(x) }}", "{{ '\t'.expandtabs(300000000) }}"}) {
     const auto made = Made(source, context, limits);
     ASSERT_FALSE(made) << source;
     EXPECT_EQ(made.error().code, ErrorCode::kResourceExhausted) << source << made.error().message;

@@ -143,6 +143,21 @@ TEST(Template, EachValueThatIsKeptIsAStep) {
   EXPECT_FALSE(renders("('a,' * 2000).rsplit(',')", 1'000'000)) << "each part moves the others";
 }
 
+TEST(Template, LookingForAKeyIsPaidForByTheKeysThatThereAre) {
+  nlohmann::ordered_json context;
+  for (int i = 0; i < 8000; ++i) context["d"][std::to_string(i)] = i;
+  const auto renders = [&](const char* expression, uint64_t steps) {
+    const std::string source =
+        fmt::format("{{% for i in range(1000) %}}{{% set y = {} %}}{{% endfor %}}", expression);
+    return Rendered(source, context, {.steps = steps}).has_value();
+  };
+  EXPECT_TRUE(renders("d", 200'000));
+  for (const char* const expression : {"d.get('x')", "d['x']", "d.x", "'x' in d", "d.get(1)"}) {
+    EXPECT_FALSE(renders(expression, 500'000)) << expression;
+    EXPECT_TRUE(renders(expression, 20'000'000)) << expression;
+  }
+}
+
 TEST(Template, LookingForATextIsPaidForOnce) {
   const std::string doublings =
       "{% set ns = namespace(x='a') %}{% for i in range(18) %}{% set ns.x = ns.x ~ ns.x %}"

@@ -247,6 +247,19 @@ no | float
 l | select('nothing') | list
 'ß' in 'Maß'
 'ΑΣ.Α ΑΣ.'.lower()
+'a\\x1eb\\x1fc\\x0bd'.splitlines()
+'%*d|%-*d|%*s|' % (-5, 3, 5, 3, 5, 'x')
+'abcdefghi' | truncate(4, leeway=-1)
+'abcdefghi' | truncate(4, leeway=0)
+[[1] < [1, 2], [1, 2] < [1], (1, 2) <= (1, 2), [] < [1], [2] < [1, 2]]
+[{'a': 1} == {'a': 1, 'b': 2}, {'a': 1, 'b': 2} == {'a': 1}, {'a': 1, 'b': 2} == {'b': 2, 'a': 1}]
+missing | default('x', default_value='y')
+'a' | upper(1)
+'a'.upper(1)
+'a'.strip('a', 'b')
+range(1, 2, 3, 4)
+n is odd(1)
+[l[-3], l[-4], l[3], s[-12], s[-13], (1, 2)[-3], range(3)[-4]]
 '{:{:{}}}'.format('x', 5, 1)
 'abcdef ghi' | truncate(2)
 'abcdef ghi' | truncate(3)
@@ -292,6 +305,7 @@ TEMPLATES = [
     "{% for x in l %}{% if x == 1 %}{% break %}{% endif %}{{ x }}{% endfor %}", "{% break %}",
     "{% for x in l %}{{ x }}{% break %}{% else %}E{% endfor %}",
     "{% for x in l %}{% continue %}{% else %}E{% endfor %}",
+    "{% for x in l %}{% if x == 2 %}{% continue %}{% endif %}{{ x }}{% else %}E{% endfor %}",
     "{% for x in l %}{% if x == 2 %}{% break %}{% endif %}{{ x }}{% else %}E{% endfor %}",
     "{% set x = 7 %}{% for x in l if x > 1 %}{% break %}{% else %}{{ x }}{% endfor %}",
     "{% for x in l %}{{ x }}{% for y in [] %}{% else %}{% break %}{% endfor %}{% endfor %}",
@@ -317,6 +331,7 @@ TEMPLATES = [
     "{% macro m(s=s) %}[{{ s }}]{% endmacro %}{{ m() }}{{ m(1) }}{{ s }}",
     "{% macro m(a=n, n=2) %}[{{ a }}{{ n }}]{% endmacro %}{{ m() }}{{ m(n=3) }}{{ m(1) }}",
     "{% macro m(a, n=a.x) %}{{ n }}{% endmacro %}{{ m() }}",
+    "{% macro m(a) %}{{ a }}{% endmacro %}{{ m(1, a=2) }}",
     "{% macro m(a) %}{% endmacro %}{{ m(1, 2) }}", "{% macro m(a) %}{% endmacro %}{{ m(x=2) }}",
     "{% macro m(a) %}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1, 2, 3, x=4) }}",
     "{% macro m() %}<{{ caller() }}>{% endmacro %}{% call m() %}in {{ n }}{% endcall %}",
