@@ -69,6 +69,18 @@ TEST(TemplateLimits, NoTextOnTheWayTakesMuchMoreThanTheLimit) {
   }
 }
 
+TEST(TemplateLimits, WhatIsWrittenBitByBitIsBoundedToo) {
+  const ordered_json context = {{"x", std::string(100, 'x')}};
+  const std::string loop = "{% for i in range(10) %}{{ x }}{% endfor %}";
+  for (const std::string& source : {loop, "{% set y %}" + loop + "{% endset %}{{ y }}",
+                                    "{% macro m() %}" + loop + "{% endmacro %}{{ m() }}"}) {
+    EXPECT_EQ(Made(source, context, {.output_bytes = 1000}).value_or("").size(), 1000u) << source;
+    const auto made = Made(source, context, {.output_bytes = 999});
+    ASSERT_FALSE(made) << source;
+    EXPECT_EQ(made.error().code, ErrorCode::kResourceExhausted) << source;
+  }
+}
+
 // Macros and name spaces hold what holds them.
 TEST(TemplateLimits, ARenderingLeavesNothingBehind) {
 #ifdef KVCAKE_SANITIZED

@@ -143,6 +143,22 @@ TEST(Template, EachValueThatIsKeptIsAStep) {
   EXPECT_FALSE(renders("('a,' * 2000).rsplit(',')", 1'000'000)) << "each part moves the others";
 }
 
+TEST(Template, WhatIsCopiedIsPaidForByItsSize) {
+  nlohmann::ordered_json context = {{"x", std::string(160'000, 'x')}};
+  for (int i = 0; i < 10'000; ++i) context["l"].push_back(i);
+  const auto renders = [&](const char* expression, uint64_t steps) {
+    const std::string source = fmt::format(
+        "{{% set g = l | map('abs') %}}{{% for i in range(100) %}}{{% set y = {} %}}{{% endfor %}}",
+        expression);
+    return Rendered(source, context, {.steps = steps}).has_value();
+  };
+  EXPECT_TRUE(renders("x", 150'000));
+  for (const char* const expression : {"l | last", "g | first", "x | length", "x | safe"}) {
+    EXPECT_FALSE(renders(expression, 150'000)) << expression;
+    EXPECT_TRUE(renders(expression, 2'000'000)) << expression;
+  }
+}
+
 TEST(Template, LookingForAKeyIsPaidForByTheKeysThatThereAre) {
   nlohmann::ordered_json context;
   for (int i = 0; i < 8000; ++i) context["d"][std::to_string(i)] = i;
