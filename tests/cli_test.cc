@@ -183,7 +183,8 @@ TEST_F(CliTest, SeveralStoresEachWithALinkOfItsOwn) {
   const int full = plain["prompt_tokens"].get<int>() / 128 * 128;
   fs::copy(dir_ + "/store", dir_ + "/slow", fs::copy_options::recursive);
   const std::string both = WithStore() + "--store " + dir_ + "/slow --policy load ";
-  const json loaded = RunJson(both + "--load-rate 400Mbit --load-rate 200Mbit --load-latency 1ms");
+  // The links are what takes time, also of a busy machine's.
+  const json loaded = RunJson(both + "--load-rate 40Mbit --load-rate 20Mbit --load-latency 1ms");
   EXPECT_EQ(loaded["tokens"], plain["tokens"]);
   EXPECT_EQ(Loaded(loaded), full);
   EXPECT_GT(loaded["report"]["tokens_loaded"]["disk"].get<int>(), 0);

@@ -19,6 +19,8 @@ class RedisStoreTest : public testing::Test {
   std::unique_ptr<RemoteTier> Open(RedisTierOptions options = {}) {
     options.client.seeds = {{"127.0.0.1", server_.port()}};
     options.client.retry_min = Seconds(0.01);
+    // What is sent meanwhile may keep a busy machine's thread from hearing that it is connected.
+    options.client.connection.connect_timeout = Seconds(60);
     options.layout = layout_;
     options.root = Root();
     auto tier = OpenRedisTier(std::move(options));
