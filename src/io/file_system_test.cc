@@ -19,6 +19,7 @@
 
 #include "base/open_descriptors_testing.h"
 #include "base/temp_dir_testing.h"
+#include "io/empty_file_testing.h"
 #include "io/faulty_file_system_testing.h"
 #include "io/power_loss_file_system_testing.h"
 #include "io/syncs_testing.h"
@@ -239,27 +240,8 @@ TEST_F(FileSystemTest, ATextEndsWhereItsFileDoesWhateverItsSizeWas) {
   EXPECT_EQ(text->find('\n'), text->size() - 1);
 }
 
-// What takes no byte, and says that all is well.
-class FullFile : public File {
- public:
-  Result<size_t> ReadAt(std::span<std::byte>, uint64_t) override { return 0u; }
-  Result<size_t> WriteAt(std::span<const std::span<const std::byte>>, uint64_t) override {
-    return 0u;
-  }
-  Result<FileInfo> Info() override { return FileInfo{}; }
-  Status Sync() override { return {}; }
-  Status Close() override { return {}; }
-  Status SetAttribute(const char*, std::string_view) override { return {}; }
-  int fd() const override { return -1; }
-  bool direct() const override { return false; }
-  const std::string& path() const override { return path_; }
-
- private:
-  const std::string path_ = "full";
-};
-
 TEST(WriteFullyTest, WhatTakesNothingIsNotTriedForEver) {
-  FullFile file;
+  EmptyFile file("full");
   const std::string text = "x";
   const std::span<const std::byte> bytes = std::as_bytes(std::span(text));
   const Status written = WriteFully(file, {&bytes, 1}, 0);

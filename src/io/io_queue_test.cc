@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/open_descriptors_testing.h"
 #include "base/temp_dir_testing.h"
+#include "io/empty_file_testing.h"
 #include "io/faulty_file_system_testing.h"
 
 namespace kvcake {
@@ -151,9 +152,9 @@ TEST_P(IoQueueTest, CancelledOperationsAreAnsweredOnce) {
 }
 
 // The read end of a pipe: reads of it stall until something is written.
-class PipeFile : public File {
+class PipeFile : public EmptyFile {
  public:
-  PipeFile() { CHECK(pipe(ends_) == 0); }
+  PipeFile() : EmptyFile("pipe") { CHECK(pipe(ends_) == 0); }
   ~PipeFile() override {
     close(ends_[0]);
     close(ends_[1]);
@@ -170,17 +171,10 @@ class PipeFile : public File {
   Result<size_t> WriteAt(std::span<const std::span<const std::byte>>, uint64_t) override {
     return Fail(ErrorCode::kIo, "not for writing");
   }
-  Result<FileInfo> Info() override { return FileInfo{}; }
-  Status Sync() override { return {}; }
-  Status Close() override { return {}; }
-  Status SetAttribute(const char*, std::string_view) override { return {}; }
   int fd() const override { return ends_[0]; }
-  bool direct() const override { return false; }
-  const std::string& path() const override { return path_; }
 
  private:
   int ends_[2];
-  const std::string path_ = "pipe";
 };
 
 TEST_P(IoQueueTest, AStalledOperationEndsCancelled) {

@@ -4,9 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 
+#include "base/open_descriptors_testing.h"
 #include "model/safetensors_testing.h"
 #include "model/transformer_testing.h"
 
@@ -54,15 +54,11 @@ TEST_F(WeightsTest, OtherTypesTakeWhatTheyTake) {
 }
 
 TEST_F(WeightsTest, AFileThatIsMappedIsNotHeldOpen) {
-  const auto open = [] {
-    return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
-                         std::filesystem::directory_iterator());
-  };
   Write("model.safetensors", FileBytes(json{{"a", Tensor("F32", {1}, 0, 4)}}.dump(), "1234"));
-  const auto before = open();
+  const size_t before = testing_util::OpenDescriptors();
   const auto files = TensorFiles::Open(dir_);
   ASSERT_TRUE(files) << files.error().message;
-  EXPECT_EQ(open(), before);
+  EXPECT_EQ(testing_util::OpenDescriptors(), before);
 }
 
 TEST_F(WeightsTest, AFileIsMappedAsLongAsItIsWanted) {

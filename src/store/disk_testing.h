@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "io/empty_file_testing.h"
 #include "io/faulty_file_system_testing.h"
 #include "io/io_queue.h"
 #include "store/disk_tier_options.h"
@@ -67,25 +68,14 @@ class HookedFileSystem : public FaultyFileSystem {
 };
 
 // Counts itself in `open` while it is there.
-class FakeFile : public File {
+class FakeFile : public EmptyFile {
  public:
-  explicit FakeFile(int& open) : open_(open) { ++open_; }
+  explicit FakeFile(int& open) : EmptyFile("fake"), open_(open) { ++open_; }
   ~FakeFile() override { --open_; }
-  Result<size_t> ReadAt(std::span<std::byte>, uint64_t) override { return size_t{0}; }
-  Result<size_t> WriteAt(std::span<const std::span<const std::byte>>, uint64_t) override {
-    return size_t{0};
-  }
-  Result<FileInfo> Info() override { return FileInfo{}; }
-  Status Sync() override { return {}; }
-  Status Close() override { return {}; }
-  Status SetAttribute(const char*, std::string_view) override { return {}; }
-  int fd() const override { return -1; }
   bool direct() const override { return true; }
-  const std::string& path() const override { return path_; }
 
  private:
   int& open_;
-  const std::string path_ = "fake";
 };
 
 // Takes what is submitted and completes nothing: the test does.
