@@ -1,23 +1,24 @@
 # Most of the time to build went into what every file parses and instantiates anew: gtest, gmock,
 # JSON, CLI11. So several files of a target are compiled at once; a name of one file's anonymous
 # namespace must not be another's of the same target. Tests run for milliseconds, and flags are read
-# once: they are optimised less; benches, which measure, are not.
+# once: they are optimised less; benches, which measure, are not. Sanitized tests are not optimised
+# at all, which takes a third of the time; half of that is parsing.
 option(KVCAKE_UNITY "Compile several files of a target at once" ON)
 function(kvcake_in_batches target files)
-  if(KVCAKE_SANITIZE)  # parsing is half of the time with -O0
-    math(EXPR files "2 * ${files}")
-  endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${KVCAKE_UNITY}
                                              UNITY_BUILD_BATCH_SIZE ${files})
   # Where the sources are is not in what was compiled, so that ccache knows it again elsewhere.
   target_compile_options(${target} PRIVATE -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=)
 endfunction()
 function(kvcake_test_options test)
-  kvcake_in_batches(${test} 6)
   if(KVCAKE_SANITIZE)
+    kvcake_in_batches(${test} 12)
     target_compile_definitions(${test} PRIVATE KVCAKE_SANITIZED)
+    target_compile_options(${test} PRIVATE -O0)
+  else()
+    kvcake_in_batches(${test} 6)
+    target_compile_options(${test} PRIVATE "$<$<CONFIG:Release>:-O1>")
   endif()
-  target_compile_options(${test} PRIVATE "$<$<CONFIG:Release>:-O1>")
 endfunction()
 
 # kvcake_room(NAME [IN_LIBRARY] [ALONE] [COMPUTES] [DIR dir] [WITHOUT regex] [DEPS rooms...]
@@ -30,8 +31,7 @@ endfunction()
 # Files called x_bench.cc become the Google Benchmark program NAME_bench. With KVCAKE_CUDA a room's
 # .cu files are sources, too. IN_LIBRARY: libkvcake.so holds it, too, where nobody but itself sees
 # its names. ALONE: its sources are compiled one by one, as those for each instruction set have the
-# same names. COMPUTES: sanitized builds optimise it and its tests; to compile the other rooms
-# without takes half the time, and their tests mostly wait.
+# same names. COMPUTES: sanitized builds optimise its tests, too; those of the others mostly wait.
 function(kvcake_room name)
   cmake_parse_arguments(ROOM "IN_LIBRARY;ALONE;COMPUTES" "DIR;WITHOUT" "DEPS;LIBS" ${ARGN})
   if(NOT ROOM_DIR)
@@ -49,10 +49,6 @@ function(kvcake_room name)
   if(ROOM_WITHOUT)
     list(FILTER sources EXCLUDE REGEX ${ROOM_WITHOUT})
   endif()
-  set(optimised "")
-  if(ROOM_COMPUTES AND KVCAKE_SANITIZE)
-    set(optimised -O1)
-  endif()
   set(tests ${sources})
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   set(testing ${sources})
@@ -62,7 +58,6 @@ function(kvcake_room name)
     add_library(${name} STATIC ${sources})
     target_link_libraries(${name} PUBLIC ${ROOM_DEPS} ${ROOM_LIBS})
     target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR})
-    target_compile_options(${name} PRIVATE ${optimised})
     if(NOT ROOM_ALONE)
       kvcake_in_batches(${name} 6)
     endif()
@@ -111,7 +106,9 @@ function(kvcake_room name)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE ${name}_testing GTest::gmock GTest::gtest_main)
     kvcake_test_options(${name}_test)
-    target_compile_options(${name}_test PRIVATE ${optimised})
+    if(KVCAKE_SANITIZE AND ROOM_COMPUTES)
+      target_compile_options(${name}_test PRIVATE -O1)
+    endif()
     gtest_discover_tests(${name}_test TEST_PREFIX ${name}. NO_PRETTY_VALUES
                          PROPERTIES LABELS ${name} TIMEOUT 300 DISCOVERY_TIMEOUT 60)
   endif()

@@ -447,7 +447,6 @@ TEST(EngineTest, ARestoredPromptDoesNotQueueBehindALongOne) {
 }
 
 TEST(EngineTest, TheLanesMeetWhereTheLinkSaysSo) {
-  constexpr Seconds kPerToken{1e-4};
   const auto prompt = Prompt(3000, 21);
   auto inner = MakeTier();
   Completion plain;
@@ -459,16 +458,17 @@ TEST(EngineTest, TheLanesMeetWhereTheLinkSaysSo) {
   options.rate_bytes_per_s = 1e12;
   ThrottledTier link(std::move(inner), options);
   const double all = static_cast<double>(PageBytes()) * (3000 / kChunk);
-  const auto loaded = [&](double load_per_compute) {
-    link.SetRate(all / (load_per_compute * 3000 * kPerToken.count()));
-    World world(&link, {.per_token = kPerToken});
+  const auto loaded = [&](double load_per_compute, Seconds per_token) {
+    link.SetRate(all / (load_per_compute * 3000 * per_token.count()));
+    World world(&link, {.per_token = per_token});
     EXPECT_TRUE(world.engine->WarmUp());
     const Completion done = world.Answer(Ask(prompt));
     ExpectSame(done, plain);
     return done.report.loaded();
   };
-  EXPECT_GT(loaded(1.0 / 100), 2000);
-  EXPECT_LT(loaded(100), 500);
+  // The slower lane's time is long beside what a busy machine adds to the other's.
+  EXPECT_GT(loaded(1.0 / 100, Seconds(1e-3)), 2000);
+  EXPECT_LT(loaded(100, Seconds(1e-4)), 500);
 }
 
 }  // namespace
