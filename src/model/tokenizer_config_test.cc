@@ -46,6 +46,18 @@ class TokenizerConfigTest : public testing::Test {
   const json base_ = ReadGolden(kTokenizersMade + "llama2/tokenizer.json");
 };
 
+// Left out, they would say that no token has a role.
+TEST_F(TokenizerConfigTest, FilesThatCannotBeReadAreNotLeftOut) {
+  for (const char* name :
+       {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"}) {
+    ExpectRefused({{name, json::array()}}, name);
+    std::ofstream(temp_.path() + "/" + name) << "{";
+    ExpectRefused(json::object(), name);
+    std::ofstream(temp_.path() + "/" + name) << "{}";
+    EXPECT_TRUE(Load(base_, json::object()));
+  }
+}
+
 // What transformers 4.57 and 5.24 made of them: 4 goes by the class and its flags, 5 does not.
 TEST_F(TokenizerConfigTest, FlagsThatTransformers4AloneGoesByAreToldOf) {
   const auto told = [&](const json& tokenizer, const json& config) {

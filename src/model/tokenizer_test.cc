@@ -151,6 +151,7 @@ TEST_F(TokenizerFileTest, RefusesContradictions) {
   ExpectRefused("/model/merges", {"a b c"}, kCode, "no pair");
   ExpectRefused("/model/merges", {5}, kCode, "no pair");
   ExpectRefused("/model/merges", json::array({json::array({"a", 5})}), kCode, "no pair");
+  ExpectRefused("/model/merges", json::array({json::array({"a", "b", "c"})}), kCode, "no pair");
   ExpectRefused("/model/merges", 5, kCode, "model.merges is 5");
   ExpectRefused("/model/vocab", json::array(), kCode, "model.vocab");
   ExpectRefused("/model/vocab", json::object(), kCode, "model.vocab");
