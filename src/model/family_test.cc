@@ -281,6 +281,13 @@ TEST_F(FamilyTest, FalconsOfTheOldSpelling) {
   ExpectRefused(old, "model_type is missing");
 }
 
+TEST_F(FamilyTest, FalconsHaveNeitherBiasesNorAlibiUnlessTheySay) {
+  json silent = kFalcon7B;
+  silent.erase("alibi");
+  silent.erase("bias");
+  EXPECT_EQ(Read(silent), Read(kFalcon7B));
+}
+
 TEST_F(FamilyTest, FalconsNewDecoder) {
   const json grouped = With(kFalcon7B, {{"new_decoder_architecture", true}, {"num_kv_heads", 1}});
   EXPECT_EQ(Read(grouped).block, BlockKind::kParallelTwoNorms);

@@ -30,6 +30,24 @@ Digest DigestOf(const std::string& dir) {
   return TensorScan(*files).WeightsDigest();
 }
 
+// A million numbers are written at a time.
+TEST_F(SynthTest, AFileEndsWhereItsLastMatrixDoes) {
+  ModelConfig config = SynthArch("tiny").value();
+  config.layers = 1;
+  config.tie_embeddings = true;
+  config.hidden_size = 1024;
+  config.vocab_size = 1030;
+  const std::string dir = root_ + "/model";
+  ASSERT_TRUE(WriteSynthModel(config, dir));
+  const auto files = TensorFiles::Open(dir);
+  ASSERT_TRUE(files) << files.error().message;
+  uintmax_t bytes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(dir)) {
+    if (entry.path().extension() == ".safetensors") bytes += entry.file_size();
+  }
+  EXPECT_LT(bytes, 2 * static_cast<uintmax_t>(config.parameters()) + (1 << 14)) << "and a header";
+}
+
 TEST_F(SynthTest, ConfigSurvivesTheDisk) {
   for (const std::string& name : SynthArchNames()) {
     const auto arch = SynthArch(name);
