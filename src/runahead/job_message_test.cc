@@ -316,5 +316,33 @@ TEST(JobMessageTest, TheLeaderSaysWhatAWorkerHasRefused) {
   EXPECT_FALSE(worked);
 }
 
+TEST(JobMessageTest, TheLeaderNamesTheRankThatRefuses) {
+  Rig rig(TinyConfig(), NumericPath::kF32, 1, kJobChunk);
+  RankJob job = SoundJob();
+  job.partition = EvenPartition(job.partition.tokens(), 3);
+  for (const int refusing : {0, 1}) {
+    const auto comms = NewMemoryComms(3);
+    JobHeader headers[2];
+    std::vector<std::byte> bodies[2];
+    const JobAnswer ready, refusal = JobAnswer::Refusal("no");
+    TransferWait sent, heard;
+    for (const int rank : {0, 1}) {
+      const JobAnswer& answer = rank == refusing ? refusal : ready;
+      bodies[rank].resize(EncodeBody(job).size());
+      comms[rank]->Receive(2, 0, std::as_writable_bytes(std::span(&headers[rank], 1)),
+                           heard.Add(2));
+      comms[rank]->Receive(2, 1, bodies[rank], heard.Add(2));
+      comms[rank]->Send(2, 2, std::as_bytes(std::span(&answer, 1)), sent.Add(2));
+    }
+    ChainLeader chain(*comms[2], *rig.pages, {.timeout = Seconds(60)});
+    const PageTable pages = rig.Draw(200);
+    const auto gate = chain.Start(job, IdsOf(pages));
+    ASSERT_FALSE(gate);
+    EXPECT_EQ(gate.error().message, fmt::format("rank {} refuses a job: no", refusing));
+    EXPECT_TRUE(heard.Wait(Clock::Real().Now() + Seconds(60), "a job"));
+    EXPECT_TRUE(sent.Wait(Clock::Real().Now() + Seconds(60), "answers"));
+  }
+}
+
 }  // namespace
 }  // namespace kvcake

@@ -40,6 +40,7 @@ TEST(PartitionTest, FlagsAreSharesOrTokens) {
   EXPECT_THAT(ErrorOf("0.34,0.34,0.33", 900, 3), "");
   EXPECT_THAT(ParsePartition("1", 900, 1)->bounds, ElementsAre(0, 900));
   EXPECT_THAT(ParsePartition("1,1,1", 3, 3)->bounds, ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(ParsePartition("2,2,1", 5, 3)->bounds, ElementsAre(0, 2, 4, 5));
   EXPECT_THAT(ParsePartition("0.999,0.001", 4, 2)->bounds, ElementsAre(0, 3, 4));
   EXPECT_EQ(FormatPartition(*ParsePartition("4096,3072,2048", 9216, 3)), "4096,3072,2048");
 }
