@@ -1,8 +1,8 @@
 # Most of the time to build went into what every file parses and instantiates anew: gtest, gmock,
 # JSON, CLI11. So several files of a target are compiled at once; a name of one file's anonymous
 # namespace must not be another's of the same target. Tests run for milliseconds, and flags are read
-# once: they are optimised less; benches, which measure, are not. Sanitized tests are not optimised
-# at all, which takes a third of the time; half of that is parsing.
+# once: they are optimised less; benches, which measure, are not. Under the address sanitizer tests
+# are not optimised at all, which takes a third of the time; half of that is parsing.
 option(KVCAKE_UNITY "Compile several files of a target at once" ON)
 function(kvcake_in_batches target files)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${KVCAKE_UNITY}
@@ -12,8 +12,10 @@ function(kvcake_in_batches target files)
 endfunction()
 function(kvcake_test_options test)
   if(KVCAKE_SANITIZE)
-    kvcake_in_batches(${test} 12)
     target_compile_definitions(${test} PRIVATE KVCAKE_SANITIZED)
+  endif()
+  if(KVCAKE_SANITIZE MATCHES "address")
+    kvcake_in_batches(${test} 12)
     target_compile_options(${test} PRIVATE -O0)
   else()
     kvcake_in_batches(${test} 6)
@@ -31,7 +33,7 @@ endfunction()
 # Files called x_bench.cc become the Google Benchmark program NAME_bench. With KVCAKE_CUDA a room's
 # .cu files are sources, too. IN_LIBRARY: libkvcake.so holds it, too, where nobody but itself sees
 # its names. ALONE: its sources are compiled one by one, as those for each instruction set have the
-# same names. COMPUTES: sanitized builds optimise its tests, too; those of the others mostly wait.
+# same names. COMPUTES: its tests do not mostly wait; the address sanitizer's are optimised, too.
 function(kvcake_room name)
   cmake_parse_arguments(ROOM "IN_LIBRARY;ALONE;COMPUTES" "DIR;WITHOUT" "DEPS;LIBS" ${ARGN})
   if(NOT ROOM_DIR)
@@ -106,7 +108,7 @@ function(kvcake_room name)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE ${name}_testing GTest::gmock GTest::gtest_main)
     kvcake_test_options(${name}_test)
-    if(KVCAKE_SANITIZE AND ROOM_COMPUTES)
+    if(KVCAKE_SANITIZE MATCHES "address" AND ROOM_COMPUTES)
       target_compile_options(${name}_test PRIVATE -O1)
     endif()
     gtest_discover_tests(${name}_test TEST_PREFIX ${name}. NO_PRETTY_VALUES
