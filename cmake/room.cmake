@@ -2,7 +2,8 @@
 # JSON, CLI11. So several files of a target are compiled at once; a name of one file's anonymous
 # namespace must not be another's of the same target. Tests run for milliseconds, and flags are read
 # once: they are optimised less; benches, which measure, are not. Under the address sanitizer tests
-# are not optimised at all, which takes a third of the time; half of that is parsing.
+# that mostly wait are not optimised at all, which takes a third of the time; half of that is
+# parsing.
 option(KVCAKE_UNITY "Compile several files of a target at once" ON)
 function(kvcake_in_batches target files)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${KVCAKE_UNITY}
@@ -10,11 +11,13 @@ function(kvcake_in_batches target files)
   # Where the sources are is not in what was compiled, so that ccache knows it again elsewhere.
   target_compile_options(${target} PRIVATE -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=)
 endfunction()
+# A test mostly waits unless a second argument is true.
 function(kvcake_test_options test)
+  set(computes ${ARGN})
   if(KVCAKE_SANITIZE)
     target_compile_definitions(${test} PRIVATE KVCAKE_SANITIZED)
   endif()
-  if(KVCAKE_SANITIZE MATCHES "address")
+  if(KVCAKE_SANITIZE MATCHES "address" AND NOT computes)
     kvcake_in_batches(${test} 12)
     target_compile_options(${test} PRIVATE -O0)
   else()
@@ -33,7 +36,7 @@ endfunction()
 # Files called x_bench.cc become the Google Benchmark program NAME_bench. With KVCAKE_CUDA a room's
 # .cu files are sources, too. IN_LIBRARY: libkvcake.so holds it, too, where nobody but itself sees
 # its names. ALONE: its sources are compiled one by one, as those for each instruction set have the
-# same names. COMPUTES: its tests do not mostly wait; the address sanitizer's are optimised, too.
+# same names. COMPUTES: its tests do not mostly wait.
 function(kvcake_room name)
   cmake_parse_arguments(ROOM "IN_LIBRARY;ALONE;COMPUTES" "DIR;WITHOUT" "DEPS;LIBS" ${ARGN})
   if(NOT ROOM_DIR)
@@ -107,10 +110,7 @@ function(kvcake_room name)
   if(KVCAKE_TESTS AND tests)
     add_executable(${name}_test ${tests})
     target_link_libraries(${name}_test PRIVATE ${name}_testing GTest::gmock GTest::gtest_main)
-    kvcake_test_options(${name}_test)
-    if(KVCAKE_SANITIZE MATCHES "address" AND ROOM_COMPUTES)
-      target_compile_options(${name}_test PRIVATE -O1)
-    endif()
+    kvcake_test_options(${name}_test ${ROOM_COMPUTES})
     gtest_discover_tests(${name}_test TEST_PREFIX ${name}. NO_PRETTY_VALUES
                          PROPERTIES LABELS ${name} TIMEOUT 300 DISCOVERY_TIMEOUT 60)
   endif()

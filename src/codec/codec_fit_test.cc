@@ -115,21 +115,13 @@ TEST(CacheGenFitTest, NumbersAreCountedByChannelInAllChunks) {
       const auto share = [&](int channel, int number) {
         return plane.counts[channel * symbols + plane.most + number] / double{kRansTotal};
       };
-      // Of 128 tokens of a channel, and 24 like the whole plane: 576, 256 and 1,216 of 2,048.
-      const double top = 24 * 576 / 2048.0, bottom = 24 * 256 / 2048.0, zero = 24 * 1216 / 2048.0;
-      const int most = plane.most;
-      for (const auto& [channel, number, count] :
-           std::initializer_list<std::array<double, 3>>{{0, 1.0 * most, 128 + top},
-                                                        {0, 0, zero},
-                                                        {0, -1.0 * most, bottom},
-                                                        {5, 1.0 * most, 64 + top},
-                                                        {5, 0, 64 + zero},
-                                                        {5, -1.0 * most, bottom},
-                                                        {9, 1.0 * most, top},
-                                                        {9, 0, 96 + zero},
-                                                        {9, -1.0 * most, 32 + bottom}}) {
-        EXPECT_NEAR(share(static_cast<int>(channel), static_cast<int>(number)), count / 152, 0.01)
-            << channel << " " << number;
+      // A channel's 128 tokens, and 24 shared out as the whole plane's: 576, 1,216, 256 of 2,048.
+      const double top = 24 * 576 / 2048.0, zero = 24 * 1216 / 2048.0, bottom = 24 * 256 / 2048.0;
+      for (const auto& [channel, tops, zeros, bottoms] : std::initializer_list<std::array<int, 4>>{
+               {0, 128, 0, 0}, {5, 64, 64, 0}, {9, 0, 96, 32}}) {
+        EXPECT_NEAR(share(channel, plane.most), (tops + top) / 152, 0.01) << channel;
+        EXPECT_NEAR(share(channel, 0), (zeros + zero) / 152, 0.01) << channel;
+        EXPECT_NEAR(share(channel, -plane.most), (bottoms + bottom) / 152, 0.01) << channel;
       }
     }
   }
@@ -155,11 +147,11 @@ TEST(CacheGenFitTest, TablesThatEndEarlyOrLateAreCorrupt) {
 TEST(CacheGenFitTest, EveryChannelHasAllItsLevelsAndNoMore) {
   CodecTables tables = Fit(Codec::kCacheGen, kFitLayout, {0},
                            [](int, int, int t, int) { return static_cast<float>(t); })[0];
-  const auto body = tables.body;
   // The last level of the last channel: one less, then none at all.
-  for (const int count : {static_cast<int>(body[body.size() - 2]) - 1, 0}) {
-    tables.body[body.size() - 2] = static_cast<std::byte>(count);
-    tables.body[body.size() - 1] = std::byte{0};
+  std::byte* const last = tables.body.data() + tables.body.size() - 2;
+  for (const int count : {static_cast<int>(last[0]) - 1, 0}) {
+    last[0] = static_cast<std::byte>(count);
+    last[1] = std::byte{0};
     EXPECT_EQ(ParseCacheGen(tables).error().code, ErrorCode::kCorrupt);
   }
 }
