@@ -145,9 +145,19 @@ std::vector<int32_t> RandomPrompt(int count, int vocab, uint64_t seed) {
   return prompt;
 }
 
+void EmptyMemory(Runtime& runtime) {
+  Restorer& restorer = runtime.restorer();
+  const TimePoint give_up = Clock::Real().Now() + runtime.options().stall_timeout;
+  uint64_t events = 0;
+  while (restorer.Stats().reads_in_flight > 0 && Clock::Real().Now() < give_up) {
+    events = restorer.EventsAfter(events, give_up);
+  }
+  runtime.pool().DropCached();
+}
+
 Result<Completion> RunCold(Runtime& runtime, const std::vector<int32_t>& prompt, Policy policy,
                            int max_tokens, bool store) {
-  runtime.pool().DropCached();
+  EmptyMemory(runtime);
   ASSIGN_OR_RETURN(
       Completion completion,
       runtime.engine().Answer(

@@ -52,6 +52,10 @@ Result<PageTable> DrawPages(Runtime& runtime, int count, std::span<const uint16_
 // `count` ids below `vocab`, the same for the same seed.
 std::vector<int32_t> RandomPrompt(int count, int vocab, uint64_t seed);
 
+// Forgets what is in memory, once the reads that the last prompt did not wait for have come: what
+// they read is kept in memory, too. Goes on without those that stall.
+void EmptyMemory(Runtime& runtime);
+
 // Answers `prompt` with nothing in memory: what is kept in the store may be loaded. The chunks it
 // makes are flushed to the store if `store`. Fails when something was in memory after all.
 Result<Completion> RunCold(Runtime& runtime, const std::vector<int32_t>& prompt, Policy policy,

@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/cpu.h"
 #include "base/temp_dir_testing.h"
 #include "model/config.h"
 
@@ -48,6 +49,27 @@ TEST(HarnessTest, ResultsAreWrittenWhateverTheBytesOfANameAre) {
   const auto json = nlohmann::json::parse(in);
   EXPECT_EQ(json["tokens"], 5);
   EXPECT_EQ(json["model"], "d\uFFFDmo");
+}
+
+// The lanes have met, and what the one had begun to read comes when the prompt has been answered:
+// most of all where all threads share a core.
+TEST(HarnessTest, ReadsThatAPromptDidNotWaitForAreInNoColdRun) {
+  const OwnCache cache;
+  const TempDir store;
+  std::jthread([&] {  // a thread that may be pinned
+    const auto runtime = Runtime::Create({.model_dir = SynthModelDir("tiny").value(),
+                                          .stores = {{.dir = store.path()}},
+                                          .ram_capacity_bytes = 64 << 20,
+                                          .chunk_tokens = 32,
+                                          .cpus = {AllowedCpus()[0]}})
+                             .value();
+    const auto prompt = RandomPrompt(1024, runtime->config().vocab_size, 1);
+    ASSERT_TRUE(RunCold(*runtime, prompt, Policy::kCompute, 1, /*store=*/true));
+    for (int i = 0; i < 200; ++i) {
+      const auto run = RunCold(*runtime, prompt, Policy::kPublished, 1, /*store=*/false);
+      ASSERT_TRUE(run) << run.error().message;
+    }
+  });
 }
 
 // Ranks of a bench ask for it at the same time.

@@ -161,7 +161,7 @@ class ScheduleBench {
   }
 
   Result<Burst> RunBurst(Runtime& runtime) {
-    runtime.pool().DropCached();
+    EmptyMemory(runtime);
     Burst run;
     Engine& engine = runtime.engine();
     engine.SetStepObserver([&](const StepRecord& step) { run.steps.push_back(step); });
