@@ -103,6 +103,7 @@ TEST_F(RequestPreparerTest, APromptLeavesRoomForItsAnswer) {
   // The prompt alone is asked for.
   const std::string scored = R"(, "max_tokens": 0, "echo": true, "logprobs": 1})";
   EXPECT_EQ(AnswerTokens(R"({"prompt": [1, 2, 3, 4, 5, 6, 7, 8])" + scored), 0);
+  EXPECT_TRUE(Prepare(R"({"prompt": [1])" + scored).value().scores_only);
   EXPECT_EQ(Refusal(R"({"prompt": [1, 2, 3, 4, 5, 6, 7, 8, 9])" + scored),
             "prompt: the prompt has 9 tokens: this server's context is 8 tokens");
 }
