@@ -95,6 +95,7 @@ TEST_F(RequestPreparerTest, APromptLeavesRoomForItsAnswer) {
             "context of 8 tokens");
   options_.rules.defaults.max_tokens = 3;  // yields
   EXPECT_EQ(AnswerTokens(R"({"prompt": [1, 2, 3]})"), 3);
+  EXPECT_TRUE(Prepare(R"({"prompt": [1, 2, 3]})").value().requests[0].max_tokens_yields);
   EXPECT_EQ(AnswerTokens(R"({"prompt": [1, 2, 3, 4, 5, 6, 7]})"), 1);
   EXPECT_EQ(Refusal(R"({"prompt": [1, 2, 3, 4, 5, 6, 7, 8]})"),
             "prompt: the prompt has 8 tokens and leaves no room for an answer: this server's "
