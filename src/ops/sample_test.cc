@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "ops/paths_testing.h"
+#include "ops/sample_inl.h"
 
 namespace kvcake {
 namespace {
@@ -103,6 +104,18 @@ class RandomRows {
  private:
   std::mt19937 rng_;
 };
+
+TEST(WeigherTest, WeighsAsTheExponentialFunctionDoes) {
+  for (const double temperature : {0.25, 1.0, 3.0}) {
+    const Weigher weigh(1.5f, {.temperature = temperature});
+    for (int i = 0; i <= 2700; ++i) {
+      const auto logit = static_cast<float>(1.5 - 0.01 * i * temperature);
+      const double weight = 0x1p39 * std::exp((logit - 1.5) / temperature);
+      EXPECT_NEAR(static_cast<double>(weigh(logit)), weight, 1 + 0x1p-41 * weight) << logit;
+    }
+    EXPECT_EQ(weigh(static_cast<float>(1.5 - 28 * temperature)), 0u) << "less than a unit";
+  }
+}
 
 TEST(SampleTokenTest, DoesWhatAPlainReferenceDoes) {
   RandomRows random(7);
