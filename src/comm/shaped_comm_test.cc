@@ -1,5 +1,6 @@
 #include "comm/shaped_comm.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -95,6 +96,33 @@ TEST(ShapedCommTest, MessagesPassALinkOneAfterTheOther) {
   for (int tag = 2; tag >= 0; --tag) {
     ExpectOk(ReceiveAndWait(*comms[1], 0, tag, in[tag]));
     EXPECT_GE((Clock::Real().Now() - start).count(), 0.02 + 0.01 * (tag + 1));
+  }
+}
+
+// Hours before it would have arrived, and the inner Comm has not seen it.
+TEST(ShapedCommTest, WhatIsOnTheWayEndsWhenTheLinkIsClosed) {
+  const ShapedCommOptions options = {.link = {.rate_bytes_per_s = 0.1}};
+  const Bytes out(1000);
+  for (const bool destroyed : {false, true}) {
+    auto comms = NewMemoryComms(2);
+    comms[0] = NewShapedComm(std::move(comms[0]), options);
+    TransferWait sent;
+    for (int tag = 0; tag < 3; ++tag) comms[0]->Send(1, tag, out, sent.Add(1));
+    if (destroyed) {
+      comms[0] = nullptr;
+    } else {
+      comms[0]->Close({ErrorCode::kIo, "it is cut"});
+      comms[0]->Close({ErrorCode::kIo, "it is cut again"});
+    }
+    const Status ended = sent.Wait(Patience(), "send");
+    ExpectCode(ended, destroyed ? ErrorCode::kCancelled : ErrorCode::kIo);
+    EXPECT_THAT(ended.error().message,
+                testing::HasSubstr(destroyed ? "rank 0 has ended" : "it is cut"));
+    if (destroyed) continue;
+    const Status late = SendAndWait(*comms[0], 1, 3, out);
+    ExpectCode(late, ErrorCode::kIo);
+    EXPECT_THAT(late.error().message, testing::EndsWith("it is cut"));
+    EXPECT_EQ(comms[0]->sent_bytes(), 0u);
   }
 }
 
