@@ -64,6 +64,8 @@ TEST_F(StepGraphsTest, TheGraphUsedLongestAgoGoes) {
   EXPECT_EQ(Run(graphs, "aabba"), "+a (+a)a +b (+b)b a ");
   EXPECT_EQ(Run(graphs, "cc"), "+c (+c)-bc ");
   EXPECT_EQ(Run(graphs, "acbb"), "a c +b (+b)-ab ");
+  StepGraphs one = Graphs(1);
+  EXPECT_EQ(Run(one, "aaabbab"), "+a (+a)a a +b (+b)-ab +a b ");
 }
 
 TEST_F(StepGraphsTest, KeysThatCameOnceAreForgottenButNoGraphForThem) {
