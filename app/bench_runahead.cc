@@ -59,8 +59,7 @@ void AddBenchRunaheadCommand(CLI::App& bench, int* exit_code) {
       ->transform(SizeValue())
       ->default_str("4GiB");
   AddRankFlags(*command, &flags->ranks);
-  for (const char* planned :
-       {"--partition", "--partition-table", "--link-rate", "--link-latency"}) {
+  for (const char* const planned : kPartitionFlags) {
     command->remove_option(command->get_option(planned));
   }
   AddJsonFile(*command, &flags->bench.json);

@@ -41,7 +41,10 @@ void AddChainFlags(CLI::App& app, ChainFlags* flags) {
 Result<std::unique_ptr<ChainLink>> ChainLink::Start(const ChainFlags& flags,
                                                     const CLI::App& command,
                                                     RuntimeOptions* options) {
-  if (flags.workers.empty() && flags.ranks.ranks == 1) return nullptr;
+  if (flags.workers.empty() && flags.ranks.ranks == 1) {
+    WarnOfPartitionFlags(command);
+    return nullptr;
+  }
   std::unique_ptr<ChainLink> link(new ChainLink(flags));
   link->cpus_ = AllowedCpus();
   options->rank_tokens_max = flags.ranks.tokens_max;

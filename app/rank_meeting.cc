@@ -1,5 +1,8 @@
 #include "app/rank_meeting.h"
 
+#include <fmt/ranges.h>
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 
 #include "app/flags.h"
@@ -52,6 +55,16 @@ void AddPartitionFlags(CLI::App& app, RankFlags* flags) {
   app.add_option("--link-latency", flags->link_latency_s, "of a message on it, e.g. 50us")
       ->transform(DurationValue())
       ->check(NotNegative());
+}
+
+void WarnOfPartitionFlags(const CLI::App& command) {
+  std::vector<std::string> given;
+  for (const char* const flag : kPartitionFlags) {
+    if (command.count(flag) > 0) given.emplace_back(flag);
+  }
+  if (given.empty()) return;
+  spdlog::warn("{}: one process computes all of a prompt, as there are no ranks to divide it",
+               fmt::join(given, ", "));
 }
 
 void AddRankLimitFlags(CLI::App& app, RankFlags* flags) {

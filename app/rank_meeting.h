@@ -33,6 +33,10 @@ struct RankFlags {
 void AddRankFlags(CLI::App& app, RankFlags* flags);
 // Add some of them: --partition, and what it goes by; --rank-timeout and --rank-tokens-max.
 void AddPartitionFlags(CLI::App& app, RankFlags* flags);
+inline constexpr const char* kPartitionFlags[] = {"--partition", "--partition-table", "--link-rate",
+                                                  "--link-latency"};
+// Warns of those of kPartitionFlags that a command was given which has no ranks.
+void WarnOfPartitionFlags(const CLI::App& command);
 void AddRankLimitFlags(CLI::App& app, RankFlags* flags);
 // --cluster-key-file and --tls-..., of ranks that meet over TCP.
 std::vector<CLI::Option*> AddClusterFlags(CLI::App& app, RankFlags* flags);

@@ -279,6 +279,8 @@ int RunRanks(const RunFlags& flags, const CLI::App& command) {
     ranks = Ranks::Join(flags.ranks);
   } else if (flags.ranks.ranks > 1) {
     ranks = Ranks::WithWorkers(flags.ranks, command);
+  } else {
+    WarnOfPartitionFlags(command);
   }
   if (!ranks) return Fatal(ranks.error());
   const Status status = Answer(flags, ranks->get());

@@ -98,6 +98,15 @@ TEST_F(RanksTest, SaysWhatIsWrong) {
   EXPECT_THAT(bad.err, HasSubstr("another weights than rank 0 (int8; rank 0: bf16)"));
 }
 
+TEST_F(RanksTest, SaysThatNobodySharesAPromptThatIsDivided) {
+  const Outcome alone = Run(Ask("--partition even --link-rate 1GB"));
+  EXPECT_EQ(alone.exit_code, 0);
+  EXPECT_THAT(alone.err,
+              HasSubstr("warning: --partition, --link-rate: one process computes all of a prompt"));
+  EXPECT_THAT(Run(Ask("--ranks 2 --partition even --link-rate 1GB")).err,
+              Not(HasSubstr("one process")));
+}
+
 TEST_F(RanksTest, PlanSaysHowManyPayAtEachLink) {
   const std::string plan =
       "runahead plan --profile " KVCAKE_SOURCE_DIR

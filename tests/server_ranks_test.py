@@ -144,6 +144,11 @@ class RanksTestCase(OwnServersTest):
 
 
 class RanksTest(RanksTestCase):
+    def test_a_partition_for_nobody_is_told(self):
+        server = self.start("--partition", "even")
+        self.assertIn("--partition: one process computes all of a prompt", server.log())
+        self.assertNotIn("one process computes", self.alone.log())
+
     def test_workers_of_this_machine(self):
         server = self.start("--ranks", "3", "--partition", "even", *PATIENT)
         workers = children(server.process.pid)
