@@ -220,19 +220,27 @@ TEST_P(MatMulTest, BiasAndGeluFollowTheProduct) {
     const PackedMatrix plain(compute, std::span(&whole, 1), k);
     for (int64_t rows : {1, 3, 20}) {
       const auto x = RandomFloats(rng, rows * k);
-      ActivationBuffer a(GetParam(), rows, k), gelu(GetParam(), rows, n);
+      // Beside the rows' ends there is what is left alone.
+      const int64_t beside = 64, wide = n + beside;
+      ActivationBuffer a(GetParam(), rows, k), gelu(GetParam(), rows, wide);
       SetActivations(GetParam(), x, a.Rows(rows));
+      SetActivations(GetParam(), std::vector<float>(rows * wide, 1.0f), gelu.Rows(rows));
+      Activations out = gelu.Rows(rows);
+      out.k = n;
       std::vector<float> product(rows * n), with_bias(rows * n), sum(rows * n, 1.0f);
       MatMul(compute, a.Rows(rows), plain, product.data(), n);
       MatMul(compute, a.Rows(rows), biased, with_bias.data(), n);
       MatMulAdd(compute, a.Rows(rows), biased, sum.data(), n);
-      MatMulGelu(compute, a.Rows(rows), biased, gelu.Rows(rows));
+      MatMulGelu(compute, a.Rows(rows), biased, out);
       for (int64_t i = 0; i < rows * n; ++i) {
         ASSERT_EQ(with_bias[i], product[i] + bias[i % n]);
         ASSERT_EQ(sum[i], 1.0f + with_bias[i]);
         const double y = with_bias[i], want = 0.5 * y * (1 + std::erf(y / std::sqrt(2.0)));
-        ASSERT_NEAR(ElementAt(GetParam(), gelu.Rows(rows), i / n, i % n), want,
+        ASSERT_NEAR(ElementAt(GetParam(), out, i / n, i % n), want,
                     (bf16 ? 0.004 : 1e-6) * std::abs(want) + 2e-6);
+      }
+      for (int64_t i = 0; i < rows * beside; ++i) {
+        ASSERT_EQ(ElementAt(GetParam(), gelu.Rows(rows), i / beside, n + i % beside), 1.0f);
       }
     }
     if (n % 32 != 0) continue;
