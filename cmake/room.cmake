@@ -26,6 +26,12 @@ function(kvcake_test_options test)
   endif()
 endfunction()
 
+# Seconds after which a test of a room hangs. Emulators are tens of times slower.
+set(room_test_timeout 300)
+if(CMAKE_CROSSCOMPILING OR KVCAKE_CUDA_EMULATED)
+  set(room_test_timeout 1200)
+endif()
+
 # kvcake_room(NAME [IN_LIBRARY] [ALONE] [COMPUTES] [DIR dir] [WITHOUT regex] [DEPS rooms...]
 # [LIBS targets...]) makes the library of a room from its sources (src/NAME unless DIR is given,
 # without those whose path matches the regex) and one test program from the *_test.cc beside them;
@@ -99,7 +105,8 @@ function(kvcake_room name)
       target_link_libraries(${fuzzer}_replay PRIVATE ${name})
       add_test(NAME ${name}.${fuzzer}_replay
                COMMAND ${fuzzer}_replay ${CMAKE_SOURCE_DIR}/tests/corpus/${fuzzer} 2000)
-      set_tests_properties(${name}.${fuzzer}_replay PROPERTIES LABELS ${name} TIMEOUT 300)
+      set_tests_properties(${name}.${fuzzer}_replay PROPERTIES LABELS ${name}
+                                                               TIMEOUT ${room_test_timeout})
     endif()
   endforeach()
   file(GLOB benches CONFIGURE_DEPENDS ${ROOM_DIR}/*_bench.cc)
@@ -112,6 +119,7 @@ function(kvcake_room name)
     target_link_libraries(${name}_test PRIVATE ${name}_testing GTest::gmock GTest::gtest_main)
     kvcake_test_options(${name}_test ${ROOM_COMPUTES})
     gtest_discover_tests(${name}_test TEST_PREFIX ${name}. NO_PRETTY_VALUES
-                         PROPERTIES LABELS ${name} TIMEOUT 300 DISCOVERY_TIMEOUT 60)
+                         PROPERTIES LABELS ${name} TIMEOUT ${room_test_timeout}
+                         DISCOVERY_TIMEOUT 60)
   endif()
 endfunction()
