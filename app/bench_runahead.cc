@@ -58,10 +58,8 @@ void AddBenchRunaheadCommand(CLI::App& bench, int* exit_code) {
   command->add_option("--ram-capacity", flags->runtime.ram_capacity_bytes, "of KV pages of a rank")
       ->transform(SizeValue())
       ->default_str("4GiB");
-  AddRankFlags(*command, &flags->ranks);
-  for (const char* const planned : kPartitionFlags) {
-    command->remove_option(command->get_option(planned));
-  }
+  AddRankCountFlag(*command, &flags->ranks);
+  AddRankLimitFlags(*command, &flags->ranks);
   AddJsonFile(*command, &flags->bench.json);
   command->add_option("--svg", flags->bench.svg, "also draw times and partitions into this file")
       ->check(ResultFile());

@@ -57,16 +57,6 @@ void AddPartitionFlags(CLI::App& app, RankFlags* flags) {
       ->check(NotNegative());
 }
 
-void WarnOfPartitionFlags(const CLI::App& command) {
-  std::vector<std::string> given;
-  for (const char* const flag : kPartitionFlags) {
-    if (command.count(flag) > 0) given.emplace_back(flag);
-  }
-  if (given.empty()) return;
-  spdlog::warn("{}: one process computes all of a prompt, as there are no ranks to divide it",
-               fmt::join(given, ", "));
-}
-
 void AddRankLimitFlags(CLI::App& app, RankFlags* flags) {
   app.add_option("--rank-timeout", flags->timeout_s, "a rank that is silent for so long is lost")
       ->transform(DurationValue())
@@ -78,12 +68,27 @@ void AddRankLimitFlags(CLI::App& app, RankFlags* flags) {
       ->capture_default_str();
 }
 
-void AddRankFlags(CLI::App& app, RankFlags* flags) {
+void WarnOfPartitionFlags(const CLI::App& command) {
+  std::vector<std::string> given;
+  for (const char* const flag :
+       {"--partition", "--partition-table", "--link-rate", "--link-latency"}) {
+    if (command.count(flag) > 0) given.emplace_back(flag);
+  }
+  if (given.empty()) return;
+  spdlog::warn("{}: one process computes all of a prompt, as there are no ranks to divide it",
+               fmt::join(given, ", "));
+}
+
+void AddRankCountFlag(CLI::App& app, RankFlags* flags) {
   app.add_option("--ranks", flags->ranks,
                  "prefill the prompt with so many processes, as a chain (docs/runahead.md): on "
                  "this machine, or, without this flag, those that mpirun has started")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
+}
+
+void AddRankFlags(CLI::App& app, RankFlags* flags) {
+  AddRankCountFlag(app, flags);
   AddPartitionFlags(app, flags);
   AddRankLimitFlags(app, flags);
 }

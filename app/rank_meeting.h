@@ -31,13 +31,13 @@ struct RankFlags {
   RankTlsFiles tls = {};
 };
 void AddRankFlags(CLI::App& app, RankFlags* flags);
-// Add some of them: --partition, and what it goes by; --rank-timeout and --rank-tokens-max.
+// Add some of them: --ranks; --partition, and what it goes by; --rank-timeout and
+// --rank-tokens-max.
+void AddRankCountFlag(CLI::App& app, RankFlags* flags);
 void AddPartitionFlags(CLI::App& app, RankFlags* flags);
-inline constexpr const char* kPartitionFlags[] = {"--partition", "--partition-table", "--link-rate",
-                                                  "--link-latency"};
-// Warns of those of kPartitionFlags that a command was given which has no ranks.
-void WarnOfPartitionFlags(const CLI::App& command);
 void AddRankLimitFlags(CLI::App& app, RankFlags* flags);
+// Warns of flags of AddPartitionFlags that a command was given which has no ranks.
+void WarnOfPartitionFlags(const CLI::App& command);
 // --cluster-key-file and --tls-..., of ranks that meet over TCP.
 std::vector<CLI::Option*> AddClusterFlags(CLI::App& app, RankFlags* flags);
 // --partition-table, of commands that make one too.

@@ -17,23 +17,20 @@ using Ask = RequestPreparer::Ask;
 
 class RequestPreparerTest : public testing::Test {
  protected:
-  PreparedRequest Prepared(const std::string& body, const std::string& tool_parser = "hermes") {
-    const RequestPreparer preparer(*runtime_,
-                                   ChatTemplate::FromText("{{ messages[0].content }}", {}),
-                                   {.model_names = {"m"},
-                                    .model_len_max = 4096,
-                                    .auto_tool_choice = true,
-                                    .tool_parser = tool_parser});
-    auto prepared = preparer.Prepare(body, Ask::kChat, "ann");
-    EXPECT_TRUE(prepared) << prepared.error().message;
-    return prepared ? *std::move(prepared) : PreparedRequest();
-  }
-
   RequestPreparer Preparer() const {
     return {*runtime_, ChatTemplate::FromText("{{ messages[0].content }}", {}), options_};
   }
   ApiResult<PreparedRequest> Prepare(const std::string& body, Ask ask = Ask::kCompletion) const {
     return Preparer().Prepare(body, ask, "ann");
+  }
+  // Prepares a chat that has room enough, and whose calls are read.
+  PreparedRequest Prepared(const std::string& body, const std::string& tool_parser = "hermes") {
+    options_.model_len_max = 4096;
+    options_.auto_tool_choice = true;
+    options_.tool_parser = tool_parser;
+    auto prepared = Prepare(body, Ask::kChat);
+    EXPECT_TRUE(prepared) << prepared.error().message;
+    return prepared ? *std::move(prepared) : PreparedRequest();
   }
   // Why a body was refused; empty: it was not.
   std::string Refusal(const std::string& body, Ask ask = Ask::kCompletion) const {
