@@ -19,7 +19,7 @@ TEST_P(AttentionDecodeTest, EveryShapeDecodesToTheBitsOfPrefill) {
   for (const AttentionShape& shape :
        {AttentionShape{12, 1, 128}, AttentionShape{17, 1, 64}, AttentionShape{32, 2, 48},
         AttentionShape{40, 1, 96}, AttentionShape{96, 1, 16}, AttentionShape{2, 1, 256},
-        AttentionShape{9, 1, 240},
+        AttentionShape{9, 1, 240}, AttentionShape{16, 1, 32}, AttentionShape{3, 3, 64},
         AttentionShape{
             12,
             1,

@@ -12,7 +12,6 @@
 
 #include <immintrin.h>
 
-#include <array>
 #include <type_traits>
 
 #include "ops/attention.h"
@@ -51,6 +50,8 @@ KVCAKE_INLINE void CompilerBarrier() { asm volatile("" ::: "memory"); }
 // What a thread's tiles hold: 0 and 1 are the sums of up to 16 rows by the panel's two halves, 2
 // and 3 those of up to 16 rows more; 4 and 5 are these rows, 6 and 7 the halves. A row's sums are
 // added up step by step, in whatever tile it is: their bits do not depend on the rows beside it.
+// With no more than 16 rows, 2 and 3 are the scores of two times 16 keys, 5 holds the rows' words
+// side by side, and 6 and 7 the keys.
 class Products {
  public:
   KVCAKE_ISA ~Products() {
@@ -98,6 +99,29 @@ class Products {
                      .ahead = nullptr});
   }
 
+  static constexpr int64_t kKeysTogether = 2 * kTileRows;
+  // scores[kKeysTogether][rows] of twice 16 keys as they lie in pages, [16][head_dim]: they are the
+  // rows of the product, so that none is packed. q: [head_dim / 2][rows] words, up to 16 rows;
+  // head_dim is a multiple of 32. The sums' bits are those of MultiplyRows.
+  KVCAKE_ISA void ScoreKeys(const uint32_t* q, int64_t rows, int64_t head_dim, const uint16_t* keys,
+                            const uint16_t* keys2, float* scores) {
+    const int64_t row_bytes = rows * kWord, key_bytes = head_dim / kUnit * kWord;
+    Configure(rows, kTileWords);
+    CompilerBarrier();
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t d = 0; d < head_dim; d += kTileWords * kUnit) {
+      _tile_loadd(5, q + d / kUnit * rows, row_bytes);
+      _tile_loadd(6, keys + d, key_bytes);
+      _tile_loadd(7, keys2 + d, key_bytes);
+      _tile_dpbf16ps(2, 6, 5);
+      _tile_dpbf16ps(3, 7, 5);
+    }
+    _tile_stored(2, scores, row_bytes);
+    _tile_stored(3, scores + kTileRows * rows, row_bytes);
+    CompilerBarrier();
+  }
+
  private:
   struct alignas(64) Config {  // as LDTILECFG reads it
     uint8_t palette = 1;
@@ -118,15 +142,15 @@ class Products {
       config.rows[tile] = static_cast<uint8_t>(tile_rows);
       config.row_bytes[tile] = static_cast<uint16_t>(row_words * kWord);
     };
-    const int64_t first = rows < kTileRows ? rows : kTileRows;
-    const int64_t second = rows > kTileRows ? rows - kTileRows : 1;
+    const bool two = rows > kTileRows;
+    const int64_t first = two ? kTileRows : rows, second = rows - first;
     for (int half = 0; half < 2; ++half) {
       set(half, first, kTileWords);
-      set(2 + half, second, kTileWords);
+      set(2 + half, two ? second : kTileRows, two ? kTileWords : rows);
       set(6 + half, words, kTileWords);
     }
     set(4, first, words);
-    set(5, second, words);
+    set(5, two ? second : kTileWords, two ? words : rows);
     asm volatile("" : : "r"(&config) : "memory");
     _tile_loadconfig(&config);
   }
@@ -225,13 +249,69 @@ KVCAKE_INLINE V WeightOf(V x) {
   return _mm512_maskz_scalef_ps(not_tiny, p, n);
 }
 
-// Few rows take the way of many: a tile of one row takes a fraction of the time.
-constexpr std::array<FewRows<Element>, 0> kFew;
-
 void Multiply(const MultiplyArgs& m);
 void MultiplyInt8(const MultiplyInt8Args& m);
 
 #include "ops/kernels_inl.h"
+
+// ---- attention of one token's rows ----
+
+KVCAKE_ISA bool HasFew(const AttendArgs& t) {
+  return t.group <= kTileRows && t.head_dim % (kTileWords * kUnit) == 0;
+}
+
+// to[rows][kBlock] = from[kKeysTogether][rows], turned.
+KVCAKE_INLINE void TurnScores(const float* from, int64_t rows, float* to) {
+  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512i first = _mm512_mullo_epi32(lane, _mm512_set1_epi32(static_cast<int>(rows)));
+  for (int row = 0; row < rows; ++row, to += kBlock) {
+    const __m512i at = _mm512_add_epi32(first, _mm512_set1_epi32(row));
+    const __m512i vector = _mm512_srli_epi32(at, 4);
+    V turned = Splat(0.0f), turned2 = Splat(0.0f);
+    for (int i = 0; i < rows; ++i) {
+      const __mmask16 here = _mm512_cmpeq_epi32_mask(vector, _mm512_set1_epi32(i));
+      turned = _mm512_mask_permutexvar_ps(turned, here, at, Load(from + i * kLanes));
+      turned2 = _mm512_mask_permutexvar_ps(turned2, here, at, Load(from + (rows + i) * kLanes));
+    }
+    Store(to, turned);
+    Store(to + kLanes, turned2);
+  }
+}
+
+KVCAKE_ISA void ScoreFew(const AttendArgs& t, const AttendScratch& s, Products& products,
+                         int64_t block, int64_t keys, const KvPlace& next) {
+  constexpr int64_t kTogether = Products::kKeysTogether;
+  const int64_t dim = t.head_dim, words = dim / kUnit;
+  alignas(64) uint32_t q[kTileRows * kAttentionHeadDimMax / kUnit];
+  alignas(64) float scores[kTogether * kTileRows];
+  for (int64_t row = 0; row < t.group; ++row) {
+    for (int64_t word = 0; word < words; ++word) {
+      __builtin_memcpy(&q[word * t.group + row], s.q + row * dim + word * kUnit, kWord);
+    }
+  }
+  for (int64_t part = 0; part < keys; part += kTogether) {
+    const uint16_t* const next_keys = next.kv.Keys(next.Ahead(part));
+    for (int64_t line = 0; line < kTogether * dim; line += 32) Fetch<64>(next_keys + line);
+    const uint16_t* const first = t.kv.Keys(block + part);
+    // Scores of keys that are not there are taken for masked.
+    const bool both = part + kTileRows < keys;
+    products.ScoreKeys(q, t.group, dim, first, both ? t.kv.Keys(block + part + kTileRows) : first,
+                       scores);
+    TurnScores(scores, t.group, s.scores + part);
+  }
+}
+
+KVCAKE_ISA void AddFew(const AttendArgs& t, const AttendScratch& s, Products& products,
+                       int64_t block, int64_t keys, const KvPlace& next, float* sums) {
+  for (int64_t part = 0; part < keys; part += kPart) {
+    const int64_t n = keys - part < kPart ? keys - part : kPart;
+    PackValues(t.kv, block + part, n, t.head_dim, s.values + part * kPanel,
+               next.kv.Values(next.Ahead(part)));
+  }
+  AddPackedValues(s, products, s.p, t.group, 0, keys, sums, t.head_dim);
+}
+
+// ---- products with panels ----
 
 // Some rows' words stay in the second-level cache, which feeds the tiles at two thirds of their
 // rate, while these words of the panels pass by; from the third level it would be a third.

@@ -4,6 +4,9 @@ static_assert(kAttentionPartial % kBlock == 0 && kBlock % kDepth == 0 && kBlock 
 // Rows whose scores are there at the same time.
 constexpr int64_t kScoreRows = 96;
 static_assert(kScoreRows >= kAttentionGroupMax && kScoreRows <= kAttendRows);
+// Keys of a block that are packed at a time.
+constexpr int64_t kPart = kAttentionBlock;
+static_assert(kBlock % kPart == 0);
 
 KVCAKE_INLINE V ExpOf(float x) { return Exp(Splat(x)); }
 
@@ -152,7 +155,24 @@ KVCAKE_ISA void AddPackedValues(const AttendScratch& s, Products& products, cons
 struct KvPlace {
   const KvView& kv;
   int64_t position;
+
+  // Where to fetch while a block's keys from `part` on are read, the block that begins here being
+  // the next one. Its pages may lie apart; behind the last one there are none.
+  KVCAKE_ISA int64_t Ahead(int64_t part) const {
+    const int64_t end = static_cast<int64_t>(kv.pages.size()) * kv.pool->layout().chunk_tokens;
+    return position + part < end ? position + part : position;
+  }
 };
+
+// A path may have its own way for the rows of one token (decoding), whose sums are those of the way
+// of many to the bit. Both ask for as much of `next` as they read.
+KVCAKE_ISA bool HasFew(const AttendArgs& t);
+// s.scores = s.q x the first `keys` keys of a block.
+KVCAKE_ISA void ScoreFew(const AttendArgs& t, const AttendScratch& s, Products& products,
+                         int64_t block, int64_t keys, const KvPlace& next);
+// sums += s.p x these keys' values.
+KVCAKE_ISA void AddFew(const AttendArgs& t, const AttendScratch& s, Products& products,
+                       int64_t block, int64_t keys, const KvPlace& next, float* sums);
 
 // Adds a packed block's keys, at positions from `block` on, to the sums of the tokens [begin, end),
 // kScoreRows rows at most, all of which see some of them.
@@ -201,18 +221,13 @@ KVCAKE_ISA void AttendTokens(const AttendArgs& t, const AttendScratch& s, Produc
 }
 
 // Packs the keys of one block and their values, and fetches `next`. The pages of a block may lie
-// apart, and so may those of the next one: each part is looked up.
+// apart: each part is looked up.
 KVCAKE_ISA void PackBlock(const AttendArgs& t, const AttendScratch& s, int64_t block, int64_t keys,
                           const KvPlace& next) {
-  constexpr int64_t kPart = kAttentionBlock;
-  static_assert(kBlock % kPart == 0);
-  const KvView& kv = next.kv;
-  const int64_t end = static_cast<int64_t>(kv.pages.size()) * kv.pool->layout().chunk_tokens;
   for (int64_t part = 0; part < keys; part += kPart) {
-    const int64_t n = keys - part < kPart ? keys - part : kPart;
-    const int64_t ahead = next.position + part < end ? next.position + part : next.position;
-    PackKeys(t.kv, block + part, n, t.head_dim, s.keys + part * t.head_dim, kv.Keys(ahead));
-    PackValues(t.kv, block + part, n, t.head_dim, s.values + part * kPanel, kv.Values(ahead));
+    const int64_t n = keys - part < kPart ? keys - part : kPart, ahead = next.Ahead(part);
+    PackKeys(t.kv, block + part, n, t.head_dim, s.keys + part * t.head_dim, next.kv.Keys(ahead));
+    PackValues(t.kv, block + part, n, t.head_dim, s.values + part * kPanel, next.kv.Values(ahead));
   }
 }
 
@@ -231,17 +246,12 @@ KVCAKE_ISA void AttendBlock(const AttendArgs& t, const AttendScratch& s, Product
   }
 }
 
-// As AttendBlock, for the rows of one token that kFew has.
-KVCAKE_ISA void AttendBlockFew(const AttendArgs& t, const AttendScratch& s, int64_t block,
-                               const KvPlace& next, float* sums) {
-  const int64_t dim = t.head_dim, padded = PaddedHeadDim(dim), stride = SumsStride(dim);
+// As AttendBlock, for the rows of one token.
+KVCAKE_ISA void AttendBlockFew(const AttendArgs& t, const AttendScratch& s, Products& products,
+                               int64_t block, const KvPlace& next, float* sums) {
+  const int64_t padded = PaddedHeadDim(t.head_dim), stride = SumsStride(t.head_dim);
   const int64_t keys = t.start + 1 - block < kBlock ? t.start + 1 - block : kBlock;
-  const FewRows<Element>& few = kFew[t.group];
-  const uint16_t* const next_keys = next.kv.Keys(next.position);
-  const uint16_t* const next_values = next.kv.Values(next.position);
-  for (int64_t key = 0; key < keys; key += kLanes) {
-    few.score(s.q, t.kv.Keys(block + key), next_keys + key * dim, dim, s.scores + key, kBlock);
-  }
+  ScoreFew(t, s, products, block, keys, next);
   if (t.alibi != nullptr) {
     FillAlibi(t, s, block);
     AddAlibi(s, t.group, t.group);
@@ -251,15 +261,7 @@ KVCAKE_ISA void AttendBlockFew(const AttendArgs& t, const AttendScratch& s, int6
     WeighScores(scores, keys, LargestScore(scores, keys), s.p + row * kBlock, sums + row * stride,
                 padded);
   }
-  const int64_t run = t.kv.pool->layout().chunk_tokens % kBlock == 0 ? kBlock : 16;
-  for (int64_t key = 0; key < keys; key += run) {
-    const int64_t n = keys - key < run ? keys - key : run;
-    const uint16_t* values = t.kv.Values(block + key);
-    for (int64_t d = 0; d < dim; d += kPanel) {
-      few.add_values(s.p + key, kBlock, values + d, next_values + key * dim + d, n, dim, dim - d,
-                     sums + d, stride);
-    }
-  }
+  AddFew(t, s, products, block, keys, next, sums);
 }
 
 // The blocks of [from, to), which lie in one partial.
@@ -270,8 +272,8 @@ KVCAKE_ISA void AttendBlocks(const AttendArgs& t, const AttendScratch& s, Produc
     const KvPlace next = block + kBlock < to       ? KvPlace{t.kv, block + kBlock}
                          : t.next_kv.pages.empty() ? KvPlace{t.kv, block}
                                                    : KvPlace{t.next_kv, t.next_from};
-    if (t.tokens == 1 && t.group < static_cast<int64_t>(kFew.size())) {
-      AttendBlockFew(t, s, block, next, sums);
+    if (t.tokens == 1 && HasFew(t)) {
+      AttendBlockFew(t, s, products, block, next, sums);
     } else {
       AttendBlock(t, s, products, block, next, sums);
     }

@@ -193,6 +193,7 @@ void MultiplyInt8(const MultiplyInt8Args& m);
 
 #include "ops/kernels_tiles_inl.h"
 #include "ops/kernels_inl.h"
+#include "ops/kernels_few_inl.h"
 
 void Multiply(const MultiplyArgs& m) {
   constexpr int64_t kBlockK = 4096;  // 256 KiB of a panel stay in the second-level cache

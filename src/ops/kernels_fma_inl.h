@@ -164,6 +164,7 @@ void MultiplyInt8(const MultiplyInt8Args& m);
 
 #include "ops/kernels_tiles_inl.h"
 #include "ops/kernels_inl.h"
+#include "ops/kernels_few_inl.h"
 
 // One row by kWidePanels panels, without a detour through memory: the same chain of additions.
 KVCAKE_ISA void MultiplyWideRow(const MultiplyArgs& m) {

@@ -10,7 +10,8 @@
 //   Products         multiplies rows by a panel (kernels_tiles_inl.h), kRowsTogether at best
 //   kDepth           keys by which weights and values are multiplied at a time, a multiple of kUnit
 //   WeightOf(x)      exp(x) for x <= 0 or NaN, as Exp or less exact, as the weight of a score
-//   Multiply, MultiplyInt8, PackKeys, PackValues, MaskTail, kFew[rows]
+//   Multiply, MultiplyInt8, PackKeys, PackValues, MaskTail
+// and, after this, HasFew, ScoreFew, AddFew (kernels_attention_inl.h).
 
 // Lanes of a where the mask is set, else of b; for vectors that know ?: themselves.
 template <typename Mask>

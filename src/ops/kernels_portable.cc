@@ -144,6 +144,7 @@ void MultiplyInt8(const MultiplyInt8Args& m);
 
 #include "ops/kernels_tiles_inl.h"
 #include "ops/kernels_inl.h"
+#include "ops/kernels_few_inl.h"
 
 void Multiply(const MultiplyArgs& m) {
   constexpr int64_t kBlockK = 2048;  // 64 KiB of widened weights
