@@ -269,21 +269,50 @@ Interpreter::Flow Interpreter::ExecOne(const Node& node, const ScopePtr& scope, 
   return Flow::kNext;
 }
 
+// What a loop goes through. A condition is asked of an item when that is wanted, as in jinja2: the
+// body may change what it says, and of what is never wanted it cannot fail.
+class Interpreter::LoopItems {
+ public:
+  LoopItems(Values items, std::function<bool(const Value&)> lets_in)
+      : items_(std::move(items)), lets_in_(std::move(lets_in)) {
+    if (!lets_in_) in_ = asked_ = items_.size();
+  }
+
+  bool Has(size_t index) {
+    for (; in_ <= index && asked_ < items_.size(); ++asked_) {
+      if (lets_in_(items_[asked_])) items_[in_++] = Value(items_[asked_]);
+    }
+    return index < in_;
+  }
+  size_t size() {
+    Has(items_.size());  // asks them all
+    return in_;
+  }
+  // One that it has.
+  const Value& operator[](size_t index) const { return items_[index]; }
+
+ private:
+  Values items_;  // those that are in first
+  const std::function<bool(const Value&)> lets_in_;
+  size_t in_ = 0, asked_ = 0;
+};
+
+bool Interpreter::LetsIn(const Node& loop, const Value& item, const ScopePtr& scope) {
+  const ScopePtr inner = Inside(scope);
+  Assign(*loop.children[0], item, inner);
+  return Eval(*loop.children[2], inner).Truth();
+}
+
 Interpreter::Flow Interpreter::RunLoop(const Node& node, const Value& iterable,
                                        const ScopePtr& scope, int depth, std::string* out) {
-  auto items = std::make_shared<Values>(Iterate(iterable));
+  std::function<bool(const Value&)> lets_in;
   if (node.children[2]) {
-    Values kept;
-    for (const Value& item : *items) {
-      const ScopePtr inner = Inside(scope);
-      Assign(*node.children[0], item, inner);
-      if (Eval(*node.children[2], inner).Truth()) kept.push_back(item);
-    }
-    *items = std::move(kept);
+    lets_in = [this, &node, scope](const Value& item) { return LetsIn(node, item, scope); };
   }
+  const auto items = std::make_shared<LoopItems>(Iterate(iterable), std::move(lets_in));
   auto changed = std::make_shared<Value>(Value::Undefined("changed"));
   bool whole = false;  // the body came to its end
-  for (size_t i = 0; i < items->size(); ++i) {
+  for (size_t i = 0; items->Has(i); ++i) {
     Budget::Spend(4);
     const ScopePtr inner = Inside(scope, node.undefined);
     inner->Set("loop", MakeLoop(node, items, i, scope, depth, changed));
@@ -300,25 +329,25 @@ Interpreter::Flow Interpreter::RunLoop(const Node& node, const Value& iterable,
   return Exec(node.other, Inside(scope, node.undefined_other), out);
 }
 
-Value Interpreter::MakeLoop(const Node& node, std::shared_ptr<Values> items, size_t index,
+Value Interpreter::MakeLoop(const Node& node, std::shared_ptr<LoopItems> items, size_t index,
                             const ScopePtr& scope, int depth, std::shared_ptr<Value> changed) {
   auto object = std::make_shared<AttributesObject>();
   object->get = [items, index, depth, changed](const std::string& name) {
-    const size_t size = items->size();
     if (name == "index") return Value::Int(index + 1);
     if (name == "index0") return Value::Int(index);
     if (name == "first") return Value::Bool(index == 0);
-    if (name == "last") return Value::Bool(index + 1 == size);
-    if (name == "length") return Value::Int(size);
-    if (name == "revindex") return Value::Int(size - index);
-    if (name == "revindex0") return Value::Int(size - index - 1);
+    if (name == "last") return Value::Bool(!items->Has(index + 1));
+    if (name == "length") return Value::Int(items->size());
+    if (name == "revindex") return Value::Int(items->size() - index);
+    if (name == "revindex0") return Value::Int(items->size() - index - 1);
     if (name == "depth") return Value::Int(depth);
     if (name == "depth0") return Value::Int(depth - 1);
     if (name == "previtem") {
       return index ? (*items)[index - 1] : Value::Undefined("there is no previous item");
     }
     if (name == "nextitem") {
-      return index + 1 < size ? (*items)[index + 1] : Value::Undefined("there is no next item");
+      return items->Has(index + 1) ? (*items)[index + 1]
+                                   : Value::Undefined("there is no next item");
     }
     if (name == "cycle") {
       return Value::Callable("cycle", [index](Args& args) {

@@ -28,6 +28,7 @@ class Interpreter {
   };
   using ScopePtr = std::shared_ptr<Scope>;
   enum class Flow { kNext, kBreak, kContinue };
+  class LoopItems;
 
   static ScopePtr Inside(const ScopePtr& parent, const Names& names = {});
   void AddGlobals(Scope* scope);
@@ -44,7 +45,8 @@ class Interpreter {
   Flow ExecOne(const Node& node, const ScopePtr& scope, std::string* out);
   Flow RunLoop(const Node& node, const Value& iterable, const ScopePtr& scope, int depth,
                std::string* out);
-  Value MakeLoop(const Node& node, std::shared_ptr<Values> items, size_t index,
+  bool LetsIn(const Node& loop, const Value& item, const ScopePtr& scope);
+  Value MakeLoop(const Node& node, std::shared_ptr<LoopItems> items, size_t index,
                  const ScopePtr& scope, int depth, std::shared_ptr<Value> changed);
   Value MakeMacro(const Node& node, const ScopePtr& scope);
   Value CallMacro(const Node& node, const ScopePtr& scope, Args& args);

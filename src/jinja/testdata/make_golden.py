@@ -296,6 +296,17 @@ TEMPLATES = [
     "{{ loop.changed(x > 1) }}{% endfor %}",
     "{% for x in [] %}a{% else %}none{% endfor %}{% for x in l if x > 1 %}{{ x }}{{ loop.last }}"
     "{% else %}b{% endfor %}",
+    "{% set ns = namespace(x=0) %}{% for i in l if ns.x < 1 %}{{ i }}{% set ns.x = ns.x + 1 %}"
+    "{% else %}b{% endfor %}",
+    "{% set ns = namespace(x=0) %}{% for i in l if ns.x < 1 %}{{ i }}{{ loop.last }}"
+    "{{ loop.nextitem }}{% set ns.x = ns.x + 1 %}{% endfor %}",
+    "{% set ns = namespace(x=1) %}{% for i in l if i > ns.x %}{{ i }}{{ loop.length }}"
+    "{{ loop.revindex }}{{ loop.revindex0 }}{% set ns.x = 3 %}{% endfor %}",
+    "{% set ns = namespace(x=0) %}{% for i in l if i > ns.x %}{{ i }}{% set ns.x = i %}{% endfor %}",
+    "{% for i in [1, 2, 'a'] if i > 1 %}{{ i }}{% break %}{% endfor %}",
+    "{% for i in [1, 2, 'a'] if i > 1 %}{{ i }}{{ loop.last }}{% break %}{% endfor %}",
+    "{% set ns = namespace(x=0) %}{% for t in tree if ns.x < 2 recursive %}{{ t.v }}"
+    "{% set ns.x = ns.x + 1 %}{{ loop(t.k) }}{% endfor %}",
     "{% for k, v in {'a': 1, 'b': 2}.items() %}{{ k }}={{ v }}{% if not loop.last %}, {% endif %}"
     "{% endfor %}",
     "{% for (a, b), c in [((1, 2), 3)] %}{{ a }}{{ b }}{{ c }}{% endfor %}",
