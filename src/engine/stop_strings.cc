@@ -22,13 +22,14 @@ StopStrings::StopStrings(std::vector<std::string> stops) : stops_(std::move(stop
 std::string StopStrings::Append(std::string_view text) {
   if (found_) return "";
   held_ += text;
-  size_t cut = std::string::npos;
+  size_t cut = 0, end = std::string::npos;  // of the first to be whole
   for (size_t i = 0; i < stops_.size(); ++i) {
     const size_t size = stops_[i].size();
     const size_t from = early_ < size ? 0 : early_ - size + 1;  // ends behind early_
     const size_t at = held_.find(stops_[i], from);
-    if (at >= cut) continue;
+    if (at == std::string::npos || at + size >= end) continue;
     cut = at;
+    end = at + size;
     found_ = i;
   }
   return found_ ? std::exchange(held_, "").substr(0, cut) : TakeCertain();

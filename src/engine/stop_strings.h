@@ -1,4 +1,5 @@
-// Cuts streamed text before the first of some stop strings, wherever the pieces are split.
+// Cuts streamed text before the first of some stop strings that is whole, wherever the pieces are
+// split.
 #pragma once
 
 #include <optional>
@@ -21,7 +22,8 @@ class StopStrings {
   // What was held back and turned out to be text after all.
   std::string Finish();
   bool found() const { return found_.has_value(); }
-  // The one that was found; of several at one place that which was named first.
+  // The one that was found; of several that end at one place that which was named first, as with
+  // vLLM.
   const std::string& stop() const { return stops_[*found_]; }
 
  private:
