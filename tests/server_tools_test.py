@@ -110,6 +110,18 @@ class ToolsTest(ServerTest):
         for name in ("reasoning", "reasoning_content"):
             self.assertNotIn(name, silent.choices[0].message.model_extra)
 
+    def test_thoughts_that_are_not_to_be_told_have_no_logprobs(self):
+        """As vLLM has it: their tokens would tell them."""
+        fields = {"max_tokens": 40, "stop": "<|im_end|>", "logprobs": True, "top_logprobs": 1}
+        told = self.chat(pattern(THOUGHT), **fields).choices[0]
+        self.assertIn("Once upon", "".join(entry.token for entry in told.logprobs.content))
+        fields["extra_body"] = {"include_reasoning": False}
+        silent = self.chat(pattern(THOUGHT), **fields).choices[0]
+        self.assertEqual(silent.message.content, told.message.content)
+        self.assertIsNone(silent.logprobs)
+        for chunk in self.chat(pattern(THOUGHT), stream=True, **fields):
+            self.assertIsNone(chunk.choices[0].logprobs)
+
     def test_thoughts_go_on_with_the_message_that_is_continued(self):
         going_on = [*pattern(THOUGHT), {"role": "assistant", "content": "<think>Once upon"}]
         message = self.chat(going_on, max_tokens=30, stop="<|im_end|>", extra_body={

@@ -86,6 +86,7 @@ class HttpApi : public HttpHandler {
   // False, or empty: an error has been sent, or the client has gone.
   boost::asio::awaitable<bool> ReadBody(Exchange& exchange);
   boost::asio::awaitable<std::optional<Prepared>> PrepareBody(Exchange& exchange, Ask ask);
+  void HideThoughts(Prepared* prepared) const;
   boost::asio::awaitable<void> Generate(Exchange& exchange, Ask ask);
   boost::asio::awaitable<void> Warm(Exchange& exchange);
   // Answers what neither the engine nor a worker is needed for.

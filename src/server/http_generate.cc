@@ -262,9 +262,17 @@ net::awaitable<std::optional<HttpApi::Prepared>> HttpApi::PrepareBody(Exchange& 
   co_return std::nullopt;
 }
 
+// Tokens would tell the thoughts that are to be dropped: as with vLLM there are no logprobs then.
+void HttpApi::HideThoughts(Prepared* prepared) const {
+  if (options_.reasoning_parser.empty() || prepared->asked.include_reasoning) return;
+  prepared->asked.logprobs = false;
+  for (Request& request : prepared->requests) request.logprobs = false;
+}
+
 net::awaitable<void> HttpApi::Generate(Exchange& exchange, Ask ask) {
   auto prepared = co_await PrepareBody(exchange, ask);
   if (!prepared) co_return;
+  HideThoughts(&*prepared);
   Answering answering;
   if (!co_await Submit(exchange, std::move(*prepared), ask == Ask::kChat, &answering)) co_return;
   if (answering.stream) {
