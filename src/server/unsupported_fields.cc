@@ -27,6 +27,7 @@ constexpr Unsupported kCommon[] = {
     {"spaces_between_special_tokens", "true"},
     {"truncate_prompt_tokens"},
     {"prompt_logprobs"},
+    {"logprob_token_ids"},
     {"prompt_embeds"},
     {"response_format", R"({"type":"text"})"},
     {"structured_outputs"},
@@ -43,8 +44,11 @@ constexpr Unsupported kCommon[] = {
     {"priority", "0"},
     {"request_id", nullptr, "send X-Request-Id instead"},
     {"kv_transfer_params"},
+    {"ec_transfer_params"},
     {"vllm_xargs"},
     {"repetition_detection"},
+    {"thinking_token_budget", "-1"},
+    {"watermarking"},
 };
 constexpr Unsupported kCompletion[] = {{"suffix"}};
 constexpr Unsupported kChat[] = {
@@ -59,7 +63,6 @@ constexpr Unsupported kChat[] = {
     {"chat_template", nullptr, "start the server with --chat-template FILE"},
     {"media_io_kwargs"},
     {"mm_processor_kwargs"},
-    {"thinking_token_budget"},
     {"echo"},
 };
 

@@ -28,6 +28,7 @@ TEST(UnsupportedFieldsTest, EachIsRefusedByNameWhereItAsksForSomething) {
                                                "include_stop_str_in_output",
                                                "truncate_prompt_tokens",
                                                "prompt_logprobs",
+                                               "logprob_token_ids",
                                                "prompt_embeds",
                                                "response_format",
                                                "structured_outputs",
@@ -44,8 +45,11 @@ TEST(UnsupportedFieldsTest, EachIsRefusedByNameWhereItAsksForSomething) {
                                                "priority",
                                                "request_id",
                                                "kv_transfer_params",
+                                               "ec_transfer_params",
                                                "vllm_xargs",
-                                               "repetition_detection"};
+                                               "repetition_detection",
+                                               "thinking_token_budget",
+                                               "watermarking"};
   for (const std::string& name : of_answers) {
     EXPECT_EQ(Refused(Endpoint::kCompletion, {{name, {7}}}), name);
     EXPECT_EQ(Refused(Endpoint::kChat, {{name, {7}}}), name);
@@ -53,8 +57,7 @@ TEST(UnsupportedFieldsTest, EachIsRefusedByNameWhereItAsksForSomething) {
   EXPECT_EQ(Refused(Endpoint::kCompletion, {{"suffix", "x"}}), "suffix");
   for (const std::string name :
        {"functions", "function_call", "audio", "modalities", "prediction", "web_search_options",
-        "verbosity", "store", "chat_template", "media_io_kwargs", "mm_processor_kwargs",
-        "thinking_token_budget", "echo"}) {
+        "verbosity", "store", "chat_template", "media_io_kwargs", "mm_processor_kwargs", "echo"}) {
     EXPECT_EQ(Refused(Endpoint::kChat, {{name, {7}}}), name);
   }
   for (const std::string name : {"return_token_strs", "chat_template", "mm_processor_kwargs"}) {
@@ -71,6 +74,7 @@ TEST(UnsupportedFieldsTest, ValuesThatAskForNothingAreTaken) {
   EXPECT_EQ(Refused(Endpoint::kChat, {{"best_of", 1},
                                       {"length_penalty", 1.0},
                                       {"priority", 0},
+                                      {"thinking_token_budget", -1},
                                       {"spaces_between_special_tokens", true},
                                       {"response_format", {{"type", "text"}}},
                                       {"function_call", "none"},
