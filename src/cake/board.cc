@@ -210,7 +210,8 @@ RestoreProgress Board::Progress() const {
           .mixed_path = mixes_paths(),
           .front = claims_.first_missing(),
           .back = back,
-          .loading = claims_.loading()};
+          .loading = claims_.loading(),
+          .predicted_s = report_.predicted_s};
 }
 
 RestoreReport Board::Report() const {

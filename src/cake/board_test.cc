@@ -79,6 +79,7 @@ TEST_F(BoardTest, WhatWasPredictedIsWhatTheFirstPlanThatKnewTheCostsSaid) {
   clock_.Advance(Seconds(1));
   board_->NoteTurn(PlanOf(5));
   EXPECT_EQ(board_->Report().predicted_s, 3);
+  EXPECT_EQ(board_->Progress().predicted_s, 3);
 }
 
 TEST_F(BoardTest, WhatAPromptIsLateByCountsFromThePlanThatBeganTheFirstSlice) {

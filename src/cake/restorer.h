@@ -100,6 +100,7 @@ struct RestoreProgress {
   int front = 0;            // the first chunk that is not resident
   int back = 0;             // all chunks from here on are resident
   int loading = 0;          // chunks, here or elsewhere
+  double predicted_s = 0;   // as RestoreReport has it
 };
 
 // One prompt being restored. Thread-safe; turns, slices and the end are the engine thread's.

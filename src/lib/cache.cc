@@ -213,8 +213,7 @@ Result<CacheProgress> Cache::Progress(uint64_t restoration) {
   ASSIGN_OR_RETURN(const Opened* const opened, Find(restoration));
   return CacheProgress{.restored = opened->restoration->Progress(),
                        .chunks = static_cast<int>(opened->keys.size()),
-                       .slice = opened->slice,
-                       .predicted_s = opened->restoration->Report().predicted_s};
+                       .slice = opened->slice};
 }
 
 CacheTurn Cache::Note(Opened& opened, const ComputeTurn& turn) {

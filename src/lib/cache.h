@@ -57,7 +57,6 @@ struct CacheProgress {
   RestoreProgress restored;
   int chunks = 0;
   Claim slice{};  // empty: none
-  double predicted_s = 0;
 };
 
 struct HeldChunk {

@@ -308,7 +308,7 @@ int kvcake_progress(kvcake_restoration restoration, kvcake_progress_info* progre
                                      .computed = made.restored.computed / chunk_tokens,
                                      .loaded = made.restored.loaded / chunk_tokens,
                                      .reused = made.restored.reused / chunk_tokens,
-                                     .predicted_s = made.predicted_s},
+                                     .predicted_s = made.restored.predicted_s},
                 progress);
     return {};
   });

@@ -227,6 +227,21 @@ TEST_P(OutOfMemoryTest, Computed) {
   ExpectRestored();
 }
 
+// It is asked for several times a step of each prompt: it plans nothing, and copies no report.
+TEST_P(OutOfMemoryTest, ProgressWantsNone) {
+  OpenWithDocument();
+  ASSERT_EQ(kvcake_learn(cache_, 0, kLibraryChunkTokens, 1e-3), KVCAKE_OK);
+  BeginAnew();
+  auto progress = Sized<kvcake_progress_info>();
+  failed = false;
+  allocations_left = 0;
+  const int status = kvcake_progress(restoration_, &progress);
+  allocations_left = -1;
+  EXPECT_FALSE(failed);
+  EXPECT_EQ(status, KVCAKE_OK) << kvcake_last_error();
+  EXPECT_EQ(progress.chunks, kChunks);
+}
+
 TEST_P(OutOfMemoryTest, Acquire) {
   OpenWithDocument();
   ASSERT_EQ(Begin(keys_, &restoration_, KVCAKE_POLICY_LOAD), KVCAKE_OK);
