@@ -50,6 +50,7 @@ void Board::Adopt(int chunk, PageHandle page) {
   report_.tokens_reused += request_.chunk_tokens;
   initial_[chunk].state = ChunkView::State::kResident;
   NotePath(chunk);
+  NoteResident();
 }
 
 void Board::Loaded(int chunk, std::string_view tier, PageHandle page) {
@@ -58,6 +59,7 @@ void Board::Loaded(int chunk, std::string_view tier, PageHandle page) {
   report_.tokens_loaded[std::string(tier)] += request_.chunk_tokens;
   if (first_loaded_ < 0 || chunk < first_loaded_) first_loaded_ = chunk;
   NotePath(chunk);
+  NoteResident();
 }
 
 void Board::NotePath(int chunk) {
@@ -128,7 +130,13 @@ void Board::BeginSlice(RunningSlice slice) {
   waiting_ = false;
 }
 
-double Board::Lateness() const { return planned_s_ > 0 ? At(Now()) - planned_s_ : 0; }
+void Board::NoteResident() {
+  if (claims_.done() && !resident_) resident_ = Now();
+}
+
+double Board::Lateness() const {
+  return planned_s_ > 0 ? At(resident_.value_or(Now())) - planned_s_ : 0;
+}
 
 void Board::PublishSlice(int chunks) {
   const RunningSlice slice = *slice_;
@@ -154,6 +162,7 @@ void Board::PublishSlice(int chunks) {
   if (rest.count > 0) claims_.Release(rest);
   if (claim.count == 0) return;
   claims_.Publish(claim);
+  NoteResident();
   report_.tokens_computed += claim.count * request_.chunk_tokens;
   report_.AddTimeline({.lane = "compute",
                        .first_token = claim.first * request_.chunk_tokens,

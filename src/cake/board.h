@@ -114,7 +114,7 @@ class Board {
   uint64_t beside() const { return beside_; }
   // When all was to be resident, by the first plan that knew the costs and began a slice; 0: none.
   double planned_s() const { return planned_s_; }
-  double Lateness() const;  // by now, against that
+  double Lateness() const;  // of all being resident, or by now, against that
   // The KV of so many of its chunks is written: publishes the pages, if there are any. The rest is
   // absent again.
   void PublishSlice(int chunks);
@@ -148,6 +148,7 @@ class Board {
   double At(TimePoint t) const { return (t - opened_).count(); }
   TimePoint Now() const { return context_.clock.Now(); }
   void NotePath(int chunk);
+  void NoteResident();
 
   // Constant after construction.
   const RestoreContext& context_;
@@ -175,6 +176,7 @@ class Board {
   bool waiting_ = false;
   bool closed_ = false;
   TimePoint progressed_;
+  std::optional<TimePoint> resident_;  // when all became so: callers may end it much later
   int first_loaded_ = -1;
   int first_mixed_;  // chunk whose path is not ours; claims_.size() if there is none
   RestoreReport report_;

@@ -96,6 +96,16 @@ TEST_F(BoardTest, WhatAPromptIsLateByCountsFromThePlanThatBeganTheFirstSlice) {
   EXPECT_EQ(board_->Lateness(), 2);
 }
 
+TEST_F(BoardTest, APromptIsNoLaterForBeingEndedLongAfterAllWasThere) {
+  PlanToEndIn(4);
+  Begin(1, 1, 1);
+  board_->PublishSlice(1);
+  for (int chunk = 1; chunk < kChunks; ++chunk) Load(chunk);
+  EXPECT_EQ(board_->Lateness(), -3);
+  clock_.Advance(Seconds(9));
+  EXPECT_EQ(board_->Lateness(), -3);
+}
+
 TEST_F(BoardTest, TheTimelineIsInTokensAndInSecondsFromTheBeginning) {
   const TimePoint before = clock_.Now() - Seconds(3);  // another prompt's read, which it inherits
   clock_.Advance(Seconds(1));

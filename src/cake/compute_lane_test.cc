@@ -56,10 +56,12 @@ class ComputeLaneTest : public testing::Test {
     ASSERT_EQ(Ask(0, 4).kind, Kind::kSlice);
     clock_.Advance(Seconds(seconds));
     ASSERT_FALSE(calls_.gets.empty());
-    const auto& get = calls_.gets.front();
+    Deliver(calls_.gets.front());
+    compute_->Computed(*boards_[0], boards_[0]->slice()->claim.count);
+  }
+  void Deliver(const TierCalls::Get& get) {
     loads_->EndRead(get.tier, get.number,
                     {.status = {}, .bytes = kLayout.page_bytes(), .numeric_path = {}});
-    compute_->Computed(*boards_[0], boards_[0]->slice()->claim.count);
   }
   TimePoint Made(int board) const { return boards_[board]->plan()->made; }
   void Pass(double share_of_hold) { clock_.Advance(share_of_hold * planner_->HoldTime()); }
@@ -216,6 +218,23 @@ TEST_F(ComputeLaneTest, WhatOthersInItsStepsMakeItLateByIsNotTheLanesDoing) {
   compute_->NextTurn(*boards_[0], {.chunks = 0, .share = 1, .alone = false});
   clock_.Advance(Seconds(80e-3));
   compute_->Restored(*boards_[0]);
+  EXPECT_EQ(lanes_[0].estimate().beside_s, 0);
+}
+
+// A caller of libkvcake ends it when it has copied what came, and computed what follows.
+TEST_F(ComputeLaneTest, WhatPassesBeforeItIsEndedIsNotTheLanesDoing) {
+  Start(/*chunk_s=*/10e-3);
+  table_.Remove(*boards_[1]);
+  Board& board = *boards_[0];
+  ComputeBesideALoad(40e-3);
+  for (size_t i = 1; i < calls_.gets.size(); ++i) Deliver(calls_.gets[i]);
+  for (int chunk = board.claims().first_missing(); chunk < kChunks; ++chunk) {
+    if (board.claims().state(chunk) == ChunkState::kResident) continue;
+    board.Adopt(chunk, pool_->Publish(std::move(*pool_->Draw()), board.key(chunk), {}));
+  }
+  ASSERT_TRUE(board.claims().done());
+  clock_.Advance(Seconds(80e-3));
+  compute_->Restored(board);
   EXPECT_EQ(lanes_[0].estimate().beside_s, 0);
 }
 
