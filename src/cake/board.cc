@@ -122,9 +122,8 @@ Claim Board::ClaimSlice(PageTable drawn, std::vector<int>* taken) {
 
 void Board::BeginSlice(RunningSlice slice) {
   slice.start = Now();
-  if (planned_s_ == 0 && plan_->plan.finish_s > 0) {
-    planned_s_ = At(slice.start) + plan_->plan.finish_s;
-  }
+  slice.plans = planned_s_ == 0 && plan_->plan.finish_s > 0;
+  if (slice.plans) planned_s_ = At(slice.start) + plan_->plan.finish_s;
   slice_ = slice;
   progressed_ = slice_->start;
   waiting_ = false;
@@ -160,7 +159,10 @@ void Board::PublishSlice(int chunks) {
   }
   slice_.reset();
   if (rest.count > 0) claims_.Release(rest);
-  if (claim.count == 0) return;
+  if (claim.count == 0) {  // given back: it was no beginning
+    if (slice.plans) planned_s_ = 0;
+    return;
+  }
   claims_.Publish(claim);
   NoteResident();
   report_.tokens_computed += claim.count * request_.chunk_tokens;

@@ -25,6 +25,7 @@ struct RunningSlice {
   TimePoint start{};
   double predicted_s = 0;  // 0: unknown
   uint64_t delivered = 0;  // by all lanes, as it began
+  bool plans = false;      // it is the first whose plan knew the costs
 };
 
 // Unsynchronised: its Restorer's mutex guards it.

@@ -96,6 +96,21 @@ TEST_F(BoardTest, WhatAPromptIsLateByCountsFromThePlanThatBeganTheFirstSlice) {
   EXPECT_EQ(board_->Lateness(), 2);
 }
 
+TEST_F(BoardTest, ASliceThatIsGivenBackHasBegunNothing) {
+  PlanToEndIn(4);
+  Begin(1, 1, 1);
+  board_->PublishSlice(0);
+  EXPECT_EQ(board_->planned_s(), 0);
+  clock_.Advance(Seconds(9));
+  PlanToEndIn(4);
+  Begin(2, 1, 1);
+  board_->PublishSlice(1);
+  EXPECT_EQ(board_->planned_s(), 14);
+  Begin(1, 1, 1);
+  board_->PublishSlice(0);
+  EXPECT_EQ(board_->planned_s(), 14);
+}
+
 TEST_F(BoardTest, APromptIsNoLaterForBeingEndedLongAfterAllWasThere) {
   PlanToEndIn(4);
   Begin(1, 1, 1);

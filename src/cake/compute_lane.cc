@@ -161,7 +161,7 @@ void ComputeLane::Restored(const Board& board) {
 void ComputeLane::Computed(Board& board, int chunks) {
   const Claim claim = board.slice()->claim;
   CHECK(chunks == claim.count || (board.request().private_slices && chunks < claim.count));
-  board.CountBeside(Delivered() - board.slice()->delivered);
+  if (chunks > 0) board.CountBeside(Delivered() - board.slice()->delivered);
   board.PublishSlice(chunks);
   if (board.request().private_slices) {
     // Others may have loaded some of the rest meanwhile, or be at it.
