@@ -287,7 +287,7 @@ class JumpTest(unittest.TestCase):
         for claimed, calls in ((1, [call.computed(0), call.claim(2)]), (2, []), (3, [])):
             self.restoration.reset_mock()
             free = kvcake.Progress(4, 0, 4, 0, 0, 0, 0, 0, 0.0)
-            said = [free, free._replace(claimed_count=claimed)] + [free] * (claimed == 1)
+            said = [free._replace(claimed_count=claimed)] + [free] * (claimed == 1)
             self.restoration.progress.side_effect = said
             self.worker.bind(Step(fronts=[Front("r", 1, 0, 6)]))
             self.assertEqual([one for one in self.restoration.method_calls

@@ -199,11 +199,14 @@ class Worker:
 
     # Nothing of what the step computes should be loading any more.
     def _claim_ahead(self, opened: _Open, front: Front) -> None:
-        # Chunks that the prefix cache has by now; not those of a jump, which are loaded.
-        if not any(jump.request == front.request for jump in self._step.jumps):
-            self._confirm(opened, front.start // self._chunk)
-        end = min(-(-front.end // self._chunk), opened.chunks)
+        start, end = front.start // self._chunk, min(-(-front.end // self._chunk), opened.chunks)
         progress = opened.restoration.progress()
+        # Chunks that the prefix cache has by now; not those of a jump, which are loaded. A claim
+        # that begins there is the step's already.
+        if progress.front < start and not any(jump.request == front.request
+                                              for jump in self._step.jumps):
+            self._confirm(opened, start)
+            progress = opened.restoration.progress()
         claimed_end = progress.claimed_first + progress.claimed_count
         if progress.claimed_count > 0 and claimed_end < end:
             opened.restoration.computed(0)
