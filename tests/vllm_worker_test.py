@@ -293,6 +293,19 @@ class JumpTest(unittest.TestCase):
             self.assertEqual([one for one in self.restoration.method_calls
                               if one != call.progress()], calls)
 
+    def test_advice_that_a_step_does_not_take_is_a_claim_no_more(self):
+        """Or it would seem to be computed for as long as its request is not asked for."""
+        free = kvcake.Progress(4, 0, 4, 0, 0, 0, 0, 0, 0.0)
+        self.restoration.claim_front.return_value = kvcake.Turn("slice", 0, 2, 0.0)
+        for fronts, given_back in (([], [call(0)]), ([Front("r", 1, 0, 8)], [])):
+            self.restoration.progress.return_value = free
+            self.worker.bind(Step(advise=["r"]))
+            self.worker.report()
+            self.restoration.progress.return_value = free._replace(claimed_count=2)
+            self.restoration.computed.reset_mock()
+            self.worker.bind(Step(fronts=fronts))
+            self.assertEqual(self.restoration.computed.mock_calls, given_back)
+
     def test_the_cache_is_closed(self):
         self.restoration.end.side_effect = kvcake.Error(7, "lost")
         with self.assertRaises(kvcake.Error):

@@ -186,7 +186,8 @@ typedef struct kvcake_turn {
 
 /* What the planner would have computed next, of at most chunks_max chunks, given that the caller
  * gives this prompt `share` of its compute time (0 < share <= 1). A slice is claimed: what was
- * loading of it is not waited for any more. */
+ * loading of it is not waited for any more, and to the plans of other restorations it is being
+ * computed until kvcake_computed says what became of it. */
 KVCAKE_API int kvcake_claim_front(kvcake_restoration restoration, int32_t chunks_max, double share,
                                   kvcake_turn* turn);
 /* Claims up to so many chunks from the front whatever the planner thinks, as the caller computes

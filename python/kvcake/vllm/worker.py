@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -73,6 +73,7 @@ class Worker:
         self._ranks = ranks
         self._requests: dict[str, _Request] = {}
         self._open: dict[str, _Open] = {}
+        self._claims: set[str] = set()  # on the advice of the last report
         self._closed: dict[str, Progress] = {}  # to be reported once
         self._step: Step | None = None
         self._advised: list[str] = []  # with the report of the step
@@ -106,9 +107,19 @@ class Worker:
             self._requests.pop(name, None)
         for begin in step.begins:
             self._begin(begin)
+        self._give_back(self._claims - {front.request for front in step.fronts})
+        self._claims = set()
         for front in step.fronts:
             if opened := self._find(front.request, front.epoch):
                 self._claim_ahead(opened, front)
+
+    # Claims that the step does not compute. To the planner a slice that is claimed is computed now:
+    # one that waits in a queue for long would keep all others from computing.
+    def _give_back(self, names: Iterable[str]) -> None:
+        for name in names:
+            opened = self._open.get(name)
+            if opened is not None and opened.restoration.progress().claimed_count > 0:
+                opened.restoration.computed(0)
 
     def load(self) -> None:
         """The jumps, before the step computes."""
@@ -348,6 +359,8 @@ class Worker:
         for name in self._advised:
             if opened := self._open.get(name):
                 progress[name] = self._advise(opened)
+                if progress[name].until > progress[name].front:
+                    self._claims.add(name)
         if not progress and self._failures == 0:
             return None
         return Report(progress, self._failures)
