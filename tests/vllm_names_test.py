@@ -133,6 +133,15 @@ class NameSpaceTest(unittest.TestCase):
         snapshot.assert_called_once_with("a/b", revision="main", cache_dir="/cache",
                                          local_files_only=True)
 
+    def test_a_store_that_cannot_be_made_is_no_fault_of_the_weights(self):
+        with tempfile.TemporaryDirectory() as name:
+            file = pathlib.Path(name, "weights.bin")
+            file.write_bytes(b"1")
+            with self.assertRaises(ValueError) as raised:
+                self.weights_of(name, f"{file}/store")
+        self.assertIn(f"the store {file}/store cannot be made", str(raised.exception))
+        self.assertNotIn("weights_id", str(raised.exception))
+
     def test_digests_are_remembered_in_the_first_directory(self):
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)

@@ -353,6 +353,7 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
     def _weights(self) -> str:
         if self.config.weights_id:
             return "named " + self.config.weights_id
+        remembered = self._remembered()
         model, load = self._vllm_config.model_config, self._vllm_config.load_config
         try:
             load_format = str(load.load_format).rpartition(".")[2].lower()
@@ -361,10 +362,6 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
             folder = pathlib.Path(model.model)
             if not folder.is_dir():
                 folder = _snapshot(model.model, model.revision, load.download_dir)
-            remembered = next(filter(None, map(folder_of, self.config.stores)), None)
-            if remembered is not None:
-                remembered.mkdir(mode=0o700, parents=True, exist_ok=True)
-                remembered /= "vllm-weights.json"
             digest = identity.folder_digest(folder, remembered, load_format)
             if not model.trust_remote_code:
                 return digest
@@ -376,6 +373,17 @@ class KvcakeConnector(KVConnectorBase_V1, SupportsHMA):
             raise ValueError(f"kvcake: the weights of {model.model} cannot be told by their bytes: "
                              f'{why}. Name them by "weights_id" in kv_connector_extra_config, '
                              "another name for other weights") from why
+
+    # Where digests of weights are, which are not hashed for a store that cannot be used.
+    def _remembered(self) -> pathlib.Path | None:
+        folder = next(filter(None, map(folder_of, self.config.stores)), None)
+        if folder is None:
+            return None
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as why:
+            raise ValueError(f"kvcake: the store {folder} cannot be made: {why}") from why
+        return folder / "vllm-weights.json"
 
     def _retire_worker(self) -> None:
         if self._worker is not None:
