@@ -3,6 +3,7 @@ import ctypes
 import logging
 import os
 import pathlib
+import pickle
 import re
 import subprocess
 import sys
@@ -136,6 +137,12 @@ class CacheTest(unittest.TestCase):
                     restoration.computed(1)
         with self.assertRaisesRegex(kvcake.Error, "no such cache"):
             cache.stats()
+
+    def test_errors_go_from_one_process_to_another(self):
+        """As a pool of processes has them, whose parent waits for ever for what it cannot read."""
+        sent = pickle.loads(pickle.dumps(kvcake.Error(6, "full: out of memory")))
+        self.assertEqual((type(sent), sent.status, str(sent)),
+                         (kvcake.Error, 6, "full: out of memory"))
 
     def test_numbers_that_their_fields_cannot_hold_are_errors(self):
         for options in ({"layers": 2**32 + 4}, {"memory_bytes": -1}, {"slab_bytes": 2**64 + 1000},

@@ -26,6 +26,10 @@ class Error(Exception):
         super().__init__(message)
         self.status = status
 
+    def __reduce__(self) -> tuple:
+        """As it goes from one process to another, which makes it anew."""
+        return type(self), (self.status, str(self))
+
 
 def _check(status: int) -> None:
     if status == _library.OK:
