@@ -200,7 +200,7 @@ void DiskReadQueue::Failed(const DiskRead& read, const Error& error) {
     ++reads_failed_;
   }
   // The device's silence says nothing about this chunk; a corrupt one is forgotten already.
-  if (error.code == ErrorCode::kCorrupt || (!missing && !context_.health.answers())) return;
+  if (error.code == ErrorCode::kCorrupt || (!missing && !context_.health.MayRead())) return;
   const ChunkKey& key = read.request.key;
   context_.index.Forget(key);  // not looked for at once: the caller computes it, and writes it anew
   if (missing) return;

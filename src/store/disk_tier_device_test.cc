@@ -198,6 +198,8 @@ TEST_F(DiskTierBreakerTest, WhenAllReadsAreLostTheRestIsAnswered) {
   EXPECT_EQ(tier_->Residency(chain_), std::vector<bool>(chain_.size()));
   EXPECT_EQ(reads_->answers(0) + reads_->answers(1), 0);
   EndAndExpectRecovery();
+  EXPECT_TRUE(PutChunk(*tier_, options_.layout, chain_[2], chain_[1]));
+  EXPECT_EQ(tier_->Stats().writes, chain_.size() + 1) << "nothing is known against the file";
 }
 
 TEST_F(DiskTierBreakerTest, AProbeThatIsLostForEverDoesNotKeepTheStoreClosed) {
