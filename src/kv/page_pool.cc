@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/available_memory.h"
 #include "base/check.h"
 
 namespace kvcake {
@@ -86,6 +87,7 @@ Result<std::unique_ptr<PagePool>> PagePool::Create(const KvLayout& layout, uint6
       std::clamp<uint64_t>(memory.segment_bytes_max / page_bytes, 1, pages);
   std::unique_ptr<PagePool> pool(new PagePool(layout, std::move(memory), per_segment, pages));
   RETURN_IF_ERROR(pool->AllocateSegments());
+  RETURN_IF_ERROR(pool->CheckCountable(capacity_bytes));
   pool->FreeAllPages();
   return pool;
 }
@@ -108,6 +110,18 @@ Status PagePool::AllocateSegments() {
                                                    memory_.populate);
   }
   return {};
+}
+
+// Memory for pages is taken when they are used, that to count them now.
+Status PagePool::CheckCountable(uint64_t capacity_bytes) const {
+  constexpr uint64_t kListNodeBytes = 32;
+  const uint64_t bytes = pages_ * (sizeof(PageState) + sizeof(PageId) + kListNodeBytes);
+  const uint64_t available = AvailableMemoryBytes();
+  if (bytes <= available) return {};
+  return Fail(ErrorCode::kResourceExhausted,
+              "--ram-capacity of {} bytes is {} pages, to count which takes {} bytes, and this "
+              "process may take {} more; lower --ram-capacity",
+              capacity_bytes, pages_, bytes, available);
 }
 
 void PagePool::FreeAllPages() {

@@ -91,7 +91,8 @@ struct PageMemory {
 class PagePool {
  public:
   // As many pages as fit into capacity_bytes, in segments that no page crosses. kResourceExhausted
-  // names the numbers when not even one page fits; or what `memory` says.
+  // names the numbers when not even one page fits, or so many that there is no memory to count
+  // them; or what `memory` says.
   static Result<std::unique_ptr<PagePool>> Create(const KvLayout& layout, uint64_t capacity_bytes,
                                                   PageMemory memory = PageMemory::Host());
   ~PagePool();
@@ -158,6 +159,7 @@ class PagePool {
 
   PagePool(const KvLayout& layout, PageMemory memory, uint64_t pages_per_segment, uint64_t pages);
   Status AllocateSegments();
+  Status CheckCountable(uint64_t capacity_bytes) const;
   void FreeAllPages() EXCLUDES(mutex_);  // once there is memory for them
   void Reference(PageId page) EXCLUDES(mutex_);
   void Release(PageId page) EXCLUDES(mutex_);

@@ -52,6 +52,23 @@ TEST(PagePoolTest, SaysThatThereIsNoRoomForPagesBeforeItCountsThem) {
   EXPECT_EQ(pool.error().message, "no room");
 }
 
+TEST(PagePoolTest, MorePagesThanCanBeCountedAreRefusedWithTheFlag) {
+  int taken = 0;
+  PageMemory memory = PageMemory::Host();
+  memory.segment_bytes_max = uint64_t{1} << 50;
+  memory.allocate = [&](uint64_t) -> Result<std::byte*> {
+    ++taken;
+    return nullptr;
+  };
+  memory.free = [&](std::byte*, uint64_t) { --taken; };
+  memory.populate = nullptr;
+  auto pool = PagePool::Create(kLayout, uint64_t{1} << 62, memory);
+  ASSERT_FALSE(pool);
+  EXPECT_EQ(pool.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_NE(pool.error().message.find("lower --ram-capacity"), std::string::npos);
+  EXPECT_EQ(taken, 0) << "all of it is given back";
+}
+
 TEST(PagePoolTest, PagesAreAlignedDisjointAndLandInThemselves) {
   auto pool = MakePool(5);
   std::vector<PageHandle> pages;
