@@ -110,9 +110,12 @@ void RedisStore::Has(const ChunkKey& key, std::function<void(Result<bool>)> done
                       }});
 }
 
+// Another connection may bring what is put later before it.
 void RedisStore::Discard(const ChunkKey& key) {
+  if (!discards_.Begin(key)) return;
   const std::string name = NameOf(key);
-  client_.Send(name, {.words = {"UNLINK", name}, .done = [](auto&&) {}});
+  client_.Send(name,
+               {.words = {"UNLINK", name}, .done = [this, key](auto&&) { discards_.End(key); }});
 }
 
 void RedisStore::Touch(std::span<const ChunkKey> keys) {
@@ -132,10 +135,10 @@ void RedisStore::Disclaim(std::span<const ChunkKey> keys) {
   Post([this, keys = std::vector(keys.begin(), keys.end())] { claims_.End(keys); });
 }
 
-Result<RespReply> RedisStore::Ask(const std::string& name, RedisCommand command) {
+Result<RespReply> RedisStore::Ask(const ChunkKey& key, RedisCommand command) {
   std::promise<Result<RespReply>> replied;
   command.done = [&](Result<RespReply> reply) { replied.set_value(std::move(reply)); };
-  Post([&] { client_.Send(name, std::move(command)); });
+  Post([&] { discards_.After(key, [&] { client_.Send(NameOf(key), std::move(command)); }); });
   return replied.get_future().get();
 }
 
@@ -148,14 +151,13 @@ Result<PutOutcome> RedisStore::Put(const ChunkKey& key,
     set.words_behind.insert(set.words_behind.end(),
                             {"PX", RedisMilliseconds(options_.time_to_live)});
   }
-  const Result<RespReply> reply = Ask(name, std::move(set));
+  const Result<RespReply> reply = Ask(key, std::move(set));
   RETURN_IF_ERROR(StatusOf(reply));
   return reply->kind == Kind::kNil ? PutOutcome::kWasThere : PutOutcome::kKept;
 }
 
 Result<bool> RedisStore::Remove(const ChunkKey& key) {
-  const std::string name = NameOf(key);
-  const Result<RespReply> reply = Ask(name, {.words = {"UNLINK", name}});
+  const Result<RespReply> reply = Ask(key, {.words = {"UNLINK", NameOf(key)}});
   RETURN_IF_ERROR(StatusOf(reply));
   return reply->integer > 0;
 }

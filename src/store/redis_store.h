@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/clock.h"
+#include "store/discards.h"
 #include "store/redis_claims.h"
 #include "store/redis_client.h"
 #include "store/remote_store.h"
@@ -48,8 +49,8 @@ class RedisStore : public RemoteStore {
 
  private:
   std::string NameOf(const ChunkKey& key) const;
-  // Sends a command from any other thread, and waits for the reply.
-  Result<RespReply> Ask(const std::string& name, RedisCommand command);
+  // Sends a command about the key's value from any other thread, and waits for the reply.
+  Result<RespReply> Ask(const ChunkKey& key, RedisCommand command);
   void CloseNow();
 
   const RedisStoreOptions options_;
@@ -58,6 +59,7 @@ class RedisStore : public RemoteStore {
   // The thread's.
   RedisClient client_;
   RedisClaims claims_;
+  Discards discards_;
   boost::asio::steady_timer goodbye_;
   std::function<void()> closed_;
 

@@ -6,6 +6,7 @@
 #include "store/chunk_format.h"
 #include "store/encoded_testing.h"
 #include "store/redis_server_testing.h"
+#include "store/scripted_redis_testing.h"
 #include "store/tier_testing.h"
 
 namespace kvcake {
@@ -296,6 +297,68 @@ TEST_F(RedisStoreTest, ThePutOfWhatAnotherHasPutIsOk) {
   EXPECT_EQ(other->Stats().writes, 0u);
   EXPECT_EQ(other->Stats().write_bytes, 0u);
   EXPECT_TRUE(other->Residency(chain_)[0]);
+}
+
+// A server that is slow to remove a bad value: it serves other connections meanwhile.
+class SlowToRemove {
+ public:
+  SlowToRemove() {
+    for (int i = 0; i < 2; ++i) threads_.emplace_back([this] { context_.run(); });
+  }
+  ~SlowToRemove() {
+    context_.stop();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  uint16_t port() const { return redis_.port(); }
+  bool was_kept() {
+    MutexLock lock(mutex_);
+    return was_kept_;
+  }
+
+ private:
+  std::string Answer(const ScriptedRedis::Words& words) {
+    MutexLock lock(mutex_);
+    if (words[0] == "GET") {
+      return fmt::format("${}\r\n{}\r\n", bad_.size(), bad_);
+    }
+    if (words[0] == "SET") {  // NX
+      put_ = true;
+      was_kept_ = is_removed_;
+      changed_.NotifyAll();
+      return is_removed_ ? "+OK\r\n" : "$-1\r\n";
+    }
+    if (words[0] != "UNLINK") return ":0\r\n";
+    const TimePoint until = Clock::Real().Now() + Seconds(0.3);
+    while (!put_ && changed_.WaitUntil(mutex_, until)) continue;
+    is_removed_ = true;
+    return ":1\r\n";
+  }
+
+  const std::string bad_ = std::string(SmallLayout().page_bytes(), 'x');
+  Mutex mutex_;
+  CondVar changed_;
+  bool put_ GUARDED_BY(mutex_) = false, is_removed_ GUARDED_BY(mutex_) = false;
+  bool was_kept_ GUARDED_BY(mutex_) = false;
+  boost::asio::io_context context_;
+  ScriptedRedis redis_{context_,
+                       [this](const ScriptedRedis::Words& words) { return Answer(words); }};
+  std::vector<std::thread> threads_;
+};
+
+// Else it would find the bad one there, which goes then.
+TEST(RedisDiscardTest, APutOfWhatWasBadWaitsUntilThatHasGone) {
+  const KvLayout layout = SmallLayout();
+  const ChunkKey key = Chain(1)[0];
+  SlowToRemove server;
+  RedisTierOptions options;
+  options.client.seeds = {{"127.0.0.1", server.port()}};
+  options.client.connection.connect_timeout = Seconds(60);
+  options.layout = layout;
+  options.root = Root();
+  const auto tier = OpenRedisTier(std::move(options)).value();
+  ASSERT_EQ(ReadBack(*tier, layout, key, Root()), ErrorCode::kCorrupt);
+  ASSERT_TRUE(PutChunk(*tier, layout, key, Root()));
+  EXPECT_TRUE(server.was_kept());
 }
 
 }  // namespace

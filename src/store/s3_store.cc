@@ -113,18 +113,10 @@ void S3Store::Has(const ChunkKey& key, std::function<void(Result<bool>)> done) {
 }
 
 void S3Store::Discard(const ChunkKey& key) {
-  const auto [at, is_new] = discarding_.try_emplace(key);
-  if (!is_new) return;
+  if (!discards_.Begin(key)) return;
   client_->Send({.method = "DELETE", .name = NameOf(key), .done = [this, key](auto&&) {
-                   const auto waiting = std::move(discarding_.extract(key).mapped());
-                   for (const auto& then : waiting) then();
+                   discards_.End(key);
                  }});
-}
-
-void S3Store::AfterDiscard(const ChunkKey& key, std::function<void()> then) {
-  const auto at = discarding_.find(key);
-  if (at == discarding_.end()) return then();
-  at->second.push_back(std::move(then));
 }
 
 void S3Store::Close(std::function<void()> closed) {
@@ -137,7 +129,7 @@ Result<CurlReply> S3Store::Ask(const ChunkKey& key, S3Request request) {
   std::promise<Result<CurlReply>> replied;
   request.name = NameOf(key);
   request.done = [&](Result<CurlReply> reply) { replied.set_value(std::move(reply)); };
-  Post([&] { AfterDiscard(key, [&] { client_->Send(std::move(request)); }); });
+  Post([&] { discards_.After(key, [&] { client_->Send(std::move(request)); }); });
   return replied.get_future().get();
 }
 

@@ -8,10 +8,9 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <unordered_map>
-#include <vector>
 
 #include "base/clock.h"
+#include "store/discards.h"
 #include "store/remote_store.h"
 #include "store/remote_tier.h"
 #include "store/s3_client.h"
@@ -63,16 +62,12 @@ class S3Store : public RemoteStore {
   Result<CurlReply> Ask(const ChunkKey& key, S3Request request);
   Result<uint64_t> Landed(const RemoteGet& get, const Result<CurlReply>& reply) const;
   bool HasExpired(const CurlReply& reply) const;
-  // Calls `then` once nothing of the key is being discarded; on the client's thread.
-  void AfterDiscard(const ChunkKey& key, std::function<void()> then);
 
   const S3StoreOptions options_;
   const std::string folder_;
   std::atomic<bool> knows_conditions_{true};  // the server, as far as it has said
-  // What waits until a key has been discarded: an object that is put meanwhile would go, too. The
-  // client's thread's.
-  std::unordered_map<ChunkKey, std::vector<std::function<void()>>> discarding_;
-  const std::unique_ptr<S3Client> client_;  // last: its thread ends before the rest goes
+  Discards discards_;                         // the client's thread's
+  const std::unique_ptr<S3Client> client_;    // last: its thread ends before the rest goes
 };
 
 // A tier over such a store; `options` are of both.
