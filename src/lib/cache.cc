@@ -322,9 +322,9 @@ Status Cache::Put(const ChunkKey& key, const ChunkKey& parent, int position,
 }
 
 PutOutcome Cache::PutIfNew(const AsyncWrite& write) {
-  const HeldIn held = Lookup(std::span(&write.key, 1), Seconds(0));
+  const bool in_memory = restorer_->Known(std::span(&write.key, 1), /*stored=*/false)[0];
   // What memory alone holds may have been dropped on its way to a store: it is offered again.
-  if (held.stores[0] || (held.memory[0] && !writes_)) return PutOutcome::kHeld;
+  if (IsKept(write.key) || (in_memory && !writes_)) return PutOutcome::kHeld;
   const size_t per_slab = write.parts.size() / layout().layers;
   const uint64_t bytes = slab_bytes() / per_slab;
   const Status put = Put(write.key, write.parent, write.position, [&](int layer, std::byte* slab) {
@@ -333,7 +333,11 @@ PutOutcome Cache::PutIfNew(const AsyncWrite& write) {
     }
   });
   if (!put) return PutOutcome::kDropped;
-  return held.memory[0] ? PutOutcome::kHeld : PutOutcome::kKept;
+  return in_memory ? PutOutcome::kHeld : PutOutcome::kKept;
+}
+
+bool Cache::IsKept(const ChunkKey& key) {
+  return std::ranges::any_of(stores_, [&](const auto& store) { return store->Keeps(key); });
 }
 
 Status Cache::Flush() {

@@ -158,6 +158,8 @@ class Cache {
   Status Put(const ChunkKey& key, const ChunkKey& parent, int position,
              const std::function<void(int layer, std::byte* slab)>& copy);
   PutOutcome PutIfNew(const AsyncWrite& write);
+  // Whether a store keeps it already.
+  bool IsKept(const ChunkKey& key);
 
   // Constant after Open.
   const CacheOptions options_;

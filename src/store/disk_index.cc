@@ -67,6 +67,11 @@ void DiskIndex::NoteUnreadable(const ChunkKey& key) {
   unreadable_.insert(key);
 }
 
+void DiskIndex::NoteReadable(const ChunkKey& key) {
+  MutexLock lock(mutex_);
+  unreadable_.erase(key);
+}
+
 bool DiskIndex::IsUnreadable(const ChunkKey& key) const {
   MutexLock lock(mutex_);
   return unreadable_.contains(key);

@@ -53,6 +53,8 @@ class DiskIndex {
   bool IsMissing(const ChunkKey& key) const EXCLUDES(mutex_);
   // Notes that it cannot be read: it is written anew, whatever has its name.
   void NoteUnreadable(const ChunkKey& key) EXCLUDES(mutex_);
+  // Notes that it has been read after all.
+  void NoteReadable(const ChunkKey& key) EXCLUDES(mutex_);
   bool IsUnreadable(const ChunkKey& key) const EXCLUDES(mutex_);
   // Notes that a bad file keeps its name: it would be as bad the next time. A new one may take its
   // place, else it is left alone for a while.

@@ -182,6 +182,7 @@ void DiskReadQueue::Finish(std::unique_ptr<DiskRead> read, Status status) {
     ++reads_;
     read_bytes_ += result.bytes;
   }
+  if (status) context_.index.NoteReadable(read->request.key);
   const int64_t now_s = UnixSeconds();
   const bool touch = status && context_.index.Use(read->request.key, now_s);
   read->request.done(std::move(result));

@@ -147,6 +147,10 @@ std::vector<bool> DiskTier::Residency(std::span<const ChunkKey> keys) {
   return context_->index.Contains(keys);
 }
 
+bool DiskTier::Keeps(const ChunkKey& key) {
+  return Tier::Keeps(key) && !context_->index.IsUnreadable(key);
+}
+
 bool DiskTier::Look(LookRequest request) { return looker_->Look(std::move(request)); }
 
 void DiskTier::Pin(std::span<const ChunkKey> keys) { context_->index.pins().Add(keys); }

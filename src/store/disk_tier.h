@@ -50,6 +50,7 @@ class DiskTier : public Tier {
   int max_reads_in_flight() const override;
   uint64_t max_read_bytes_in_flight() const override;
   std::vector<bool> Residency(std::span<const ChunkKey> keys) override;
+  bool Keeps(const ChunkKey& key) override;
   bool Look(LookRequest request) override;
   void Pin(std::span<const ChunkKey> keys) override;
   void Unpin(std::span<const ChunkKey> keys) override;

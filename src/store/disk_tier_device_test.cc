@@ -1,12 +1,10 @@
-// Devices that do not answer, and files of theirs that cannot be read: what it costs, and that it
-// ends when the fault does.
+// Devices that do not answer, or are full: what it costs, and that it ends when the fault does.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mount.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <set>
 #include <thread>
 
 #include "base/mutex.h"
@@ -14,7 +12,6 @@
 #include "io/io_queue.h"
 #include "store/device_probes.h"
 #include "store/disk_tier.h"
-#include "store/store_dir.h"
 #include "store/tier_testing.h"
 
 namespace kvcake {
@@ -320,99 +317,6 @@ TEST(DiskTierQueueTest, AQueueThatFailsCostsMissesAndIsRecoveredFrom) {
   (void)reads.Wait(next);  // which may have been in flight, or refused
   EXPECT_TRUE(Eventually([&]() -> bool { return tier->Residency(chain)[0]; }));
   EXPECT_EQ(ReadBack(*tier, options.layout, chain[1], chain[0]), std::nullopt);
-}
-
-// Files that say EIO, until others have their names.
-class BadFilesFileSystem : public FaultyFileSystem {
- public:
-  BadFilesFileSystem() : FaultyFileSystem(FileSystem::Real(), 1) {}
-  void SetBad(std::set<std::string> paths) {
-    MutexLock lock(mutex_);
-    bad_ = std::move(paths);
-  }
-
-  Result<std::unique_ptr<File>> OpenRead(const std::string& path, bool direct) override {
-    {
-      MutexLock lock(mutex_);
-      if (bad_.contains(path)) return tl::unexpected(ErrnoError(EIO, "open", path));
-    }
-    return FaultyFileSystem::OpenRead(path, direct);
-  }
-  Status Rename(const std::string& from, const std::string& to) override {
-    {
-      MutexLock lock(mutex_);
-      bad_.erase(to);
-    }
-    return FaultyFileSystem::Rename(from, to);
-  }
-
- private:
-  Mutex mutex_;
-  std::set<std::string> bad_ GUARDED_BY(mutex_);
-};
-
-class UnreadableFileTest : public testing::Test {
- protected:
-  UnreadableFileTest() {
-    options_.dir = dir_.path();
-    options_.layout = SmallLayout();
-    options_.root = Root();
-    options_.missing_ttl = Seconds(0);
-    options_.failures_max = 3;
-    options_.probe_interval = Seconds(0.01);
-    tier_ = DiskTier::Open(options_, fs_).value();
-    for (size_t i = 0; i < chain_.size(); ++i) EXPECT_TRUE(Put(i));
-  }
-  Status Put(size_t i) { return PutChunk(*tier_, options_.layout, chain_[i], ParentOf(chain_, i)); }
-  std::optional<ErrorCode> Read(size_t i) {
-    return ReadBack(*tier_, options_.layout, chain_[i], ParentOf(chain_, i));
-  }
-  std::string PathOf(size_t i) { return StoreDir(options_.dir).ChunkPath({Root(), chain_[i]}); }
-
-  TempDir dir_;
-  BadFilesFileSystem fs_;
-  DiskTierOptions options_;
-  const std::vector<ChunkKey> chain_ = Chain(6);
-  std::unique_ptr<DiskTier> tier_;
-};
-
-TEST_F(UnreadableFileTest, IsWrittenAnew) {
-  fs_.SetBad({PathOf(2)});
-  EXPECT_EQ(Read(2), ErrorCode::kIo);
-  ASSERT_TRUE(Put(2));
-  EXPECT_EQ(Read(2), std::nullopt);
-  EXPECT_EQ(tier_->Stats().writes, chain_.size() + 1);
-  ASSERT_TRUE(Put(2));
-  EXPECT_EQ(tier_->Stats().writes, chain_.size() + 1) << "the new file is as good as any";
-}
-
-TEST_F(UnreadableFileTest, OneOfManyDoesNotCloseTheStoreForLong) {
-  fs_.SetBad({PathOf(0), PathOf(1)});  // the coldest, too
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(Read(1), ErrorCode::kIo);
-  EXPECT_TRUE(Eventually([&] { return Read(3) == std::nullopt; }));
-}
-
-// Every file there is has gone bad; what is written anew is what probes find.
-TEST_F(UnreadableFileTest, AllOfThemAreWrittenAnew) {
-  std::set<std::string> all;
-  for (size_t i = 0; i < chain_.size(); ++i) all.insert(PathOf(i));
-  fs_.SetBad(all);
-  for (size_t i = 0; i < chain_.size(); ++i) EXPECT_EQ(Read(i), ErrorCode::kIo);
-  EXPECT_EQ(tier_->Residency(chain_), std::vector<bool>(chain_.size()));
-  for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(Put(i));
-  EXPECT_TRUE(Eventually([&] { return Read(0) == std::nullopt; }));
-}
-
-// Nor do those that are not ours to read.
-TEST_F(UnreadableFileTest, PermissionsAreNotTheDevicesFault) {
-  fs_.Set({.open_error = 1, .read_errno = EACCES});
-  for (int round = 0; round < 2; ++round) {
-    for (size_t i = 0; i < 4; ++i) EXPECT_EQ(Read(i), ErrorCode::kIo);
-  }
-  fs_.Set({.open_error = 1, .read_errno = EMFILE});
-  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(Read(i), ErrorCode::kIo);
-  fs_.Set({});
-  EXPECT_EQ(Read(5), std::nullopt) << "at once: nothing was closed";
 }
 
 // A file system of memory, gone with the test.

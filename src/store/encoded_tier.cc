@@ -240,7 +240,7 @@ Status EncodedTier::Decode(Read& read) const {
 
 Status EncodedTier::Put(const ChunkWrite& chunk) {
   CHECK(chunk.page.size() >= options_.layout.page_bytes());
-  if (InnerHas(chunk.key)) return {};  // before it is encoded for nothing
+  if (InnerKeeps(chunk.key)) return {};  // before it is encoded for nothing
   const Slot slot = write_slots_.Draw();
   const Seconds began = CoreTime();
   const auto bytes = Encode(chunk, slot);

@@ -15,6 +15,8 @@ std::vector<bool> NamedTier::Residency(std::span<const ChunkKey> keys) {
   return inner().Residency(Names(keys));
 }
 
+bool NamedTier::Keeps(const ChunkKey& key) { return inner().Keeps(NameOf(*key_, key)); }
+
 bool NamedTier::Look(LookRequest request) {
   request.keys = Names(request.keys);
   return inner().Look(std::move(request));

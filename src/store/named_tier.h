@@ -18,6 +18,7 @@ class NamedTier : public TierDecorator {
       : TierDecorator(std::move(inner)), key_(std::move(key)) {}
 
   std::vector<bool> Residency(std::span<const ChunkKey> keys) override;
+  bool Keeps(const ChunkKey& key) override;
   bool Look(LookRequest request) override;
   void Pin(std::span<const ChunkKey> keys) override;
   void Unpin(std::span<const ChunkKey> keys) override;

@@ -134,7 +134,7 @@ void StagedTier::Finish(ReadId id) {
 Status StagedTier::Put(const ChunkWrite& chunk) {
   const uint64_t bytes = options_.layout.page_bytes();
   CHECK(chunk.page.size() >= bytes);
-  if (InnerHas(chunk.key)) return {};  // before it is copied for nothing
+  if (InnerKeeps(chunk.key)) return {};  // before it is copied for nothing
   const Slot slot = write_slots_.Draw();
   CopyFromPage(copier_, slot, chunk.page.first(bytes));
   if (chunk.page_read) chunk.page_read();

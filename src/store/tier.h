@@ -139,6 +139,9 @@ class Tier {
   // One flag per key: whether the tier is known to hold it. Known without looking: returns at once,
   // whatever the device does. A hint: a chunk may be gone when it is read.
   virtual std::vector<bool> Residency(std::span<const ChunkKey> keys) = 0;
+  // Whether a chunk need not be Put: the tier is known to hold it, and nothing is known against
+  // what it holds. Returns at once.
+  virtual bool Keeps(const ChunkKey& key) { return Residency({&key, 1})[0]; }
   // Starts to look for keys of which Residency does not know, as another process may have written
   // them, and returns at once. False when Residency knows all there is: nothing is called then.
   virtual bool Look(LookRequest) { return false; }

@@ -8,8 +8,8 @@ TierDecorator::TierDecorator(std::unique_ptr<Tier> inner) : inner_(std::move(inn
   CHECK(inner_ != nullptr);
 }
 
-bool TierDecorator::InnerHas(const ChunkKey& key) {
-  if (!inner_->Residency({&key, 1})[0]) return false;
+bool TierDecorator::InnerKeeps(const ChunkKey& key) {
+  if (!inner_->Keeps(key)) return false;
   inner_->Disclaim({&key, 1});
   return true;
 }

@@ -25,6 +25,7 @@ class TierDecorator : public Tier {
   std::vector<bool> Residency(std::span<const ChunkKey> keys) override {
     return inner_->Residency(keys);
   }
+  bool Keeps(const ChunkKey& key) override { return inner_->Keeps(key); }
   bool Look(LookRequest request) override { return inner_->Look(std::move(request)); }
   void Pin(std::span<const ChunkKey> keys) override { inner_->Pin(keys); }
   void Unpin(std::span<const ChunkKey> keys) override { inner_->Unpin(keys); }
@@ -39,9 +40,9 @@ class TierDecorator : public Tier {
   const Tier& inner() const { return *inner_; }
 
  protected:
-  // Whether the inner tier is known to hold the chunk: then a Put of it, and with that its claim,
-  // ends before it has begun.
-  bool InnerHas(const ChunkKey& key);
+  // Whether the inner tier keeps the chunk: then a Put of it, and with that its claim, ends before
+  // it has begun.
+  bool InnerKeeps(const ChunkKey& key);
   // Starts the inner read, which the decorator knows as `id`.
   void ForwardGet(ReadId id, ReadRequest request) EXCLUDES(mutex_);
   // Cancels it; also when ForwardGet has not returned yet. Of a read that has ended it does

@@ -17,8 +17,6 @@ size_t PagesMax(const PagePool& pool, double share) {
   return std::max<size_t>(1, static_cast<size_t>(share * static_cast<double>(pool.pages())));
 }
 
-bool Holds(Tier& tier, const ChunkKey& key) { return tier.Residency({&key, 1})[0]; }
-
 // Pages that are being written cannot be had when somebody wants one, those that wait can.
 int ThreadsMax(const PagePool& pool, const WriteBehindOptions& options, size_t written) {
   const size_t pages = PagesMax(pool, options.queue_share) / std::max<size_t>(written, 1);
@@ -61,7 +59,7 @@ WriteBehind::~WriteBehind() { pool_.SetReclaimer(nullptr); }
 
 void WriteBehind::Offer(WriteQueue::Chunk chunk) {
   WriteTargets targets = ForStores(chunk);
-  targets[kToRam] = ram_ != nullptr && !Holds(*ram_, chunk.key);
+  targets[kToRam] = ram_ != nullptr && !ram_->Keeps(chunk.key);
   // Others need not wait for what is not written.
   if (chunk.awaited && !stores_.empty() && !targets[ToStore(options_.claims)]) {
     stores_[options_.claims].tier->Disclaim({&chunk.key, 1});
@@ -73,7 +71,7 @@ std::vector<bool> WriteBehind::Held(const ChunkKey& key) const {
   std::vector<bool> held(stores_.size());
   for (size_t i = stores_.size(); i-- > 0;) {
     const bool is_later_held = i + 1 < stores_.size() && held[i + 1];
-    held[i] = (is_later_held && !options_.promote) || Holds(*stores_[i].tier, key);
+    held[i] = (is_later_held && !options_.promote) || stores_[i].tier->Keeps(key);
   }
   return held;
 }
