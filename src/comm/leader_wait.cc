@@ -139,6 +139,7 @@ class LeaderWait {
     if (const std::string why = WhyNot(caller->call->roster); !why.empty()) {
       return Refuse(caller, why);
     }
+    if (const std::string why = Twice(*caller->call); !why.empty()) return Refuse(caller, why);
     if (!has_.empty()) return Decline(caller, WorkerTalk::Taken("its leader called from " + has_));
     if (chosen_) return Decline(caller, WorkerTalk::Taken("another leader has just called"));
     chosen_ = caller;
@@ -160,6 +161,17 @@ class LeaderWait {
           address.substr(0, 100));
     }
     return "";
+  }
+
+  // Empty unless the chain has this worker already, by another of its addresses: who leads it would
+  // ask again for ever.
+  std::string Twice(const Call& call) const {
+    if (!chosen_ || chosen_->call->roster.chain != call.roster.chain) return "";
+    const auto address = [](const Call& one) {
+      return one.roster.addresses[one.rank].substr(0, 100);
+    };
+    return fmt::format("the workers at {} and {} are one and the same: name each once",
+                       address(*chosen_->call), address(call));
   }
 
   void HearGo(const CallerPtr& caller, std::string_view answer) {

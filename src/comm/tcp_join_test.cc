@@ -141,6 +141,21 @@ TEST(TcpJoinTest, OfTwoLeadersTheFirstThatCallsHasTheWorker) {
   EXPECT_EQ(worker.Joined().error().code, ErrorCode::kDeadline) << "neither is one in truth";
 }
 
+// By two names that look up to different lists, say: asking again would be of no use.
+TEST(TcpJoinTest, AWorkerThatOneLeaderCallsTwiceSaysSo) {
+  Waiting worker;
+  Caller first(worker), second(worker);
+  ASSERT_TRUE(first.Greet(kNoKey));
+  ASSERT_TRUE(second.Greet(kNoKey));
+  second.SetChain(first.chain());
+  const std::vector<std::string> roster = {"127.0.0.1:1", "127.0.0.2:1"};
+  EXPECT_EQ(first.GoOn(roster, 0), LeaderTalk::Answer::kReady);
+  EXPECT_EQ(second.GoOn(roster, 1), LeaderTalk::Answer::kRefused);
+  EXPECT_EQ(second.why(),
+            "the workers at 127.0.0.1:1 and 127.0.0.2:1 are one and the same: name each once");
+  worker.Stop();
+}
+
 // Nobody who looks whether it lives is left waiting for ever.
 TEST(TcpJoinTest, AWorkerThatIsTakenSaysSo) {
   Waiting worker;

@@ -73,9 +73,12 @@ class Caller {
     return talk_->HearGreeting(HeardLine());
   }
   LeaderTalk::Answer GoOn(std::vector<std::string> roster, int rank = 0) {
-    Say(talk_->CallOf({.roster = {.addresses = std::move(roster)}, .rank = rank}));
+    Say(talk_->CallOf({.roster = {chain_, std::move(roster)}, .rank = rank}));
     return talk_->HearAnswer(HeardLine());
   }
+  // Each caller's own is another, unless it is told.
+  const Nonce& chain() const { return chain_; }
+  void SetChain(const Nonce& chain) { chain_ = chain; }
   const std::string& why() const { return talk_->why(); }
   void Go() { Say(talk_->Go()); }
   // What comes before the other side closes.
@@ -98,6 +101,7 @@ class Caller {
  private:
   boost::asio::io_context context_;
   boost::asio::ip::tcp::socket socket_;
+  Nonce chain_ = NewNonce();
   std::string text_;
   std::optional<LeaderTalk> talk_;
 };
