@@ -446,6 +446,31 @@ TEST(TcpAttackTest, WhoAnswersForARankIsAskedToo) {
   EXPECT_THAT(joined.error().message, HasSubstr("has not proved that it is rank 0"));
 }
 
+// A list of addresses in another order, say.
+TEST(TcpAttackTest, WhoAnswersAsAnotherRankIsAMistake) {
+  const TcpListener rank_1 = ListenLocally();
+  boost::asio::io_context context;
+  tcp::acceptor acceptor(context, {boost::asio::ip::address_v4::loopback(), 0});
+  auto other = std::async(std::launch::async, [&] {
+    tcp::socket socket = acceptor.accept();
+    MeshHello heard, told{.size = 2, .from = 1, .to = 1};
+    boost::asio::read(socket, boost::asio::buffer(&heard, sizeof(heard)));
+    boost::asio::write(socket, boost::asio::buffer(&told, sizeof(told)));
+    char nothing;
+    boost::system::error_code end;
+    return boost::asio::read(socket, boost::asio::buffer(&nothing, 1), end);
+  });
+  const std::string address = fmt::format("127.0.0.1:{}", acceptor.local_endpoint().port());
+  const auto joined = ConnectTcp(
+      rank_1,
+      {.rank = 1, .addresses = {address, "127.0.0.1:9"}, .timeout = Seconds(120), .key = Ours()});
+  EXPECT_EQ(other.get(), 0u) << "nothing is proved to it";
+  ASSERT_FALSE(joined);
+  EXPECT_EQ(joined.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_THAT(joined.error().message,
+              HasSubstr(address + " is rank 1 of 2, where rank 0 of 2 was expected"));
+}
+
 TEST(TcpAttackTest, StrangersNeverTakeARanksPlace) {
   Mesh mesh(2);
   auto rank_0 = mesh.Connect(0, mesh.options);
