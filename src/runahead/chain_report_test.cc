@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include "comm/memory_comm.h"
@@ -78,6 +79,64 @@ TEST(ChainReportTest, ARankThatTakesAJobAndSaysNothingIsGivenUp) {
   ASSERT_FALSE(gate);
   EXPECT_EQ(gate.error().code, ErrorCode::kDeadline);
   EXPECT_FALSE(chain.ok());
+  EXPECT_TRUE(rank.Wait(Clock::Real().Now() + Seconds(60), "a job"));
+}
+
+// It has a prompt's beginning to restore, for which there is a time of its own.
+TEST(ChainReportTest, ARankThatRestoresForEverIsGivenUp) {
+  const auto comms = NewMemoryComms(2);
+  const ModelConfig config = TinyConfig();
+  Rig rig(config, NumericPath::kF32, 1, kReportChunk);
+  const RankJob job{.salt = "",
+                    .tokens = Prompt(1, 100, config.vocab_size),
+                    .origin = kReportChunk,
+                    .partition = EvenPartition(100 - kReportChunk, 2)};
+  JobHeader header;
+  std::vector<std::byte> body(BodyBytes(HeaderOf(job)));
+  TransferWait rank;
+  comms[0]->Receive(1, 0, std::as_writable_bytes(std::span(&header, 1)), rank.Add(1));
+  comms[0]->Receive(1, 1, body, rank.Add(1));
+  ChainLeader chain(*comms[1], *rig.pages,
+                    {.timeout = Seconds(3600), .restore_timeout = Seconds(0.05)});
+  const PageTable pages = rig.Draw(100);
+  const auto gate = chain.Start(job, IdsOf(pages));
+  ASSERT_FALSE(gate);
+  EXPECT_EQ(gate.error().code, ErrorCode::kDeadline);
+  EXPECT_FALSE(chain.ok());
+  EXPECT_TRUE(rank.Wait(Clock::Real().Now() + Seconds(60), "a job"));
+}
+
+// The leader's own: nobody waits for the rest of a prompt that it cannot end.
+TEST(ChainReportTest, AForwardPassThatFailsEndsTheChainAndOthersHearWhy) {
+  const auto comms = NewMemoryComms(2);
+  const ModelConfig config = TinyConfig();
+  Rig rig(config, NumericPath::kF32, 1, kReportChunk);
+  const RankJob job{
+      .salt = "", .tokens = Prompt(1, 100, config.vocab_size), .partition = EvenPartition(100, 2)};
+  JobHeader header, next;
+  std::vector<std::byte> body(BodyBytes(HeaderOf(job)));
+  const JobAnswer ready;
+  TransferWait rank, waits;
+  comms[0]->Receive(1, 0, std::as_writable_bytes(std::span(&header, 1)), rank.Add(1));
+  comms[0]->Receive(1, 1, body, rank.Add(1));
+  comms[0]->Receive(1, 0, std::as_writable_bytes(std::span(&next, 1)), waits.Add(1));
+  comms[0]->Send(1, 2, std::as_bytes(std::span(&ready, 1)), rank.Add(1));
+  std::vector<std::string> lost;
+  ChainLeader chain(*comms[1], *rig.pages,
+                    {.timeout = Seconds(3600),
+                     .on_lost = [&](const Error& why) { lost.push_back(why.message); }});
+  const PageTable pages = rig.Draw(100);
+  const std::vector<PageId> ids = IdsOf(pages);
+  const auto gate = chain.Start(job, ids);
+  ASSERT_TRUE(gate) << gate.error().message;
+  const auto ended = chain.End(**gate, Fail(ErrorCode::kIo, "the device is lost"));
+  ASSERT_FALSE(ended);
+  EXPECT_EQ(ended.error().message, "the device is lost");
+  EXPECT_FALSE(chain.ok());
+  EXPECT_EQ(lost, std::vector<std::string>{"the device is lost"});
+  const Status heard = waits.Wait(Clock::Real().Now() + Seconds(60), "the end");
+  ASSERT_FALSE(heard);
+  EXPECT_EQ(heard.error().message, "rank 1 is gone: the device is lost");
   EXPECT_TRUE(rank.Wait(Clock::Real().Now() + Seconds(60), "a job"));
 }
 

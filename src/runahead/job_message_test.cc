@@ -80,6 +80,27 @@ TEST(JobMessageTest, ASoundJobComesAsItWent) {
   EXPECT_EQ(decoded->partition, job.partition);
 }
 
+TEST(JobMessageTest, HowAJobIsDoneComesAsItWent) {
+  WorkerLimits limits = LimitsOf(TinyConfig());
+  limits.rank = 1;  // which has a part of every method
+  for (const RankMethod method : {RankMethod::kChain, RankMethod::kTsp, RankMethod::kZigzag}) {
+    for (const auto& [exchange, dense] : {std::pair(true, false), std::pair(false, true)}) {
+      RankJob job = SoundJob();
+      job.method = method;
+      job.exchange = exchange;
+      job.dense = dense;
+      job.partition = EvenPartition(job.partition.tokens(), method == RankMethod::kZigzag ? 4 : 2);
+      const JobHeader header = HeaderOf(job);
+      ASSERT_TRUE(CheckHeader(header, limits));
+      const auto decoded = DecodeJob(header, EncodeBody(job), limits);
+      ASSERT_TRUE(decoded) << decoded.error().message;
+      EXPECT_EQ(decoded->method, method);
+      EXPECT_EQ(decoded->exchange, exchange);
+      EXPECT_EQ(decoded->dense, dense);
+    }
+  }
+}
+
 TEST(JobMessageTest, APartThatDoesNotFitOrIsNobodysIsRefused) {
   WorkerLimits limits = LimitsOf(TinyConfig());
   const RankJob job = SoundJob();
@@ -215,6 +236,37 @@ TEST(JobMessageTest, AWorkerPublishesWhatProvenRanksHaveSentAndNothingElse) {
     for (int i = 0; i < 100 / kJobChunk; ++i) {
       EXPECT_EQ(worker_rig.pages->Lookup(keys[i]).has_value(), authenticated && exchange) << i;
     }
+  }
+}
+
+// One tenant's are found by no other one's prompts.
+TEST(JobMessageTest, AWorkerPublishesUnderTheKeysOfThePromptsSalt) {
+  const RankJob job{.salt = "a tenant's",
+                    .tokens = Prompt(1, 200, TinyConfig().vocab_size),
+                    .partition = EvenPartition(200, 2)};
+  const auto comms = NewMemoryComms(2);
+  Rig worker_rig(TinyConfig(), NumericPath::kF32, 1, kJobChunk);
+  Rig rig(TinyConfig(), NumericPath::kF32, 1, kJobChunk);
+  std::thread worker([&] {
+    (void)WorkForChain(*comms[0], {.model = *worker_rig.model,
+                                   .pool = *worker_rig.pages,
+                                   .restore_prefix = {},
+                                   .options = {.authenticated = true}});
+  });
+  {
+    ChainLeader chain(*comms[1], *rig.pages, {.authenticated = true});
+    const PageTable pages = rig.Draw(200);
+    const std::vector<PageId> ids = IdsOf(pages);
+    const auto gate = chain.Start(job, ids);
+    ASSERT_TRUE(gate) << gate.error().message;
+    const auto forward = rig.model->Forward(SlicesOf(job, 1, ids, gate->get()));
+    EXPECT_TRUE(chain.End(**gate, forward.map([](auto) {})));
+  }
+  worker.join();
+  const KvIdentity& identity = worker_rig.model->identity();
+  for (const std::string salt : {"a tenant's", "", "another's"}) {
+    const auto keys = ChunkKeys(SaltedRoot(identity, salt), job.tokens, kJobChunk);
+    EXPECT_EQ(worker_rig.pages->Lookup(keys[0]).has_value(), salt == job.salt) << salt;
   }
 }
 

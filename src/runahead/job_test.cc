@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
 
@@ -81,6 +82,44 @@ TEST(RoutesTest, PiecesComeInTheOrderInWhichTheyAreSent) {
           if (route.from >= 0) expected.push_back(route.number);
         }
         EXPECT_EQ(sent, expected) << RankMethodName(method) << ", place " << place;
+      }
+    }
+  }
+}
+
+// What waits for nobody is sent first, then what has the shortest way here.
+TEST(RoutesTest, InAChainARanksOwnPiecesGoFirst) {
+  std::mt19937 random(4);
+  for (int places = 2; places <= 5; ++places) {
+    const RankJob job = JobOf(RankMethod::kChain, places, random);
+    for (int place = 0; place < places; ++place) {
+      std::vector<int> behind;  // by how many places each piece's rank is
+      for (const KvRoute& route : RoutesOf(job, place, 0, 16)) {
+        const int begin = route.piece.chunk * 16 + route.piece.begin;
+        int part = 0;
+        while (begin >= job.partition.bounds[part + 1]) ++part;
+        behind.push_back(place - part);
+        EXPECT_EQ(route.from < 0, part == place);
+      }
+      ASSERT_FALSE(behind.empty());
+      EXPECT_EQ(behind.front(), 0);
+      EXPECT_TRUE(std::ranges::is_sorted(behind));
+    }
+  }
+}
+
+TEST(SlicesTest, DenseOnesReachToTheEndOfTheRanksPages) {
+  std::mt19937 random(5);
+  for (const RankMethod method : {RankMethod::kChain, RankMethod::kTsp, RankMethod::kZigzag}) {
+    RankJob job = JobOf(method, 6, random);
+    for (const bool dense : {false, true}) {
+      job.dense = dense;
+      for (int place = 0; place < job.places(); ++place) {
+        const auto slices = SlicesOf(job, place, {}, nullptr);
+        ASSERT_EQ(slices.size(), method == RankMethod::kZigzag ? 2u : 1u);
+        for (const Slice& slice : slices) {
+          EXPECT_EQ(slice.dense_keys, dense ? PagedTokens(job, place) : 0);
+        }
       }
     }
   }
