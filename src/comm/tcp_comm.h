@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -55,7 +56,8 @@ struct TcpCommOptions {
   ClusterKey key = {};
   Digest roster = {};
   Digest facts = {};
-  RankTls tls = {};  // what connections begin with
+  RankTls tls = {};           // what connections begin with
+  std::stop_token stop = {};  // asked for while it connects: kCancelled
 };
 
 // Connects with every other rank, in whatever order they are started; `listener` stays open. An

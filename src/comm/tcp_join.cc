@@ -245,7 +245,8 @@ Result<JoinedChain> AwaitLeader(const TcpListener& listener, const std::stop_tok
                                                      .key = options.key,
                                                      .roster = roster,
                                                      .facts = options.facts,
-                                                     .tls = options.tls}));
+                                                     .tls = options.tls,
+                                                     .stop = stop}));
   return chain;
 }
 
@@ -274,7 +275,8 @@ Result<std::unique_ptr<Comm>> GatherWorkers(std::span<const std::string> workers
                              .key = options.key,
                              .roster = gathering.roster().digest(),
                              .facts = options.facts,
-                             .tls = options.tls});
+                             .tls = options.tls,
+                             .stop = stop});
 }
 
 }  // namespace kvcake

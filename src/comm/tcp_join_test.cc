@@ -267,5 +267,47 @@ TEST(TcpJoinTest, WaitingEndsWhenItIsToldTo) {
   EXPECT_EQ(leader.error().code, ErrorCode::kCancelled);
 }
 
+// Each waits for ranks that never come.
+TEST(TcpJoinTest, ConnectingEndsWhenItIsToldTo) {
+  Waiting worker;
+  Caller leader(worker);
+  EXPECT_EQ(leader.Call(kNoKey, {"127.0.0.1:1"}), LeaderTalk::Answer::kReady);
+  leader.Go();
+  EXPECT_EQ(leader.Heard(), "") << "it waits for the chain's connections now";
+  worker.Stop();
+  const auto joined = worker.Joined();
+  ASSERT_FALSE(joined);
+  EXPECT_EQ(joined.error().code, ErrorCode::kCancelled);
+
+  boost::asio::io_context context;
+  tcp::acceptor acceptor(context, {boost::asio::ip::address_v4::loopback(), 0});
+  std::stop_source stop;
+  auto ready = std::async(std::launch::async, [&] {
+    tcp::socket socket = acceptor.accept();
+    std::string text;
+    const auto line = [&] {
+      const size_t bytes = boost::asio::read_until(socket, boost::asio::dynamic_buffer(text), '\n');
+      const std::string heard = text.substr(0, bytes - 1);
+      text.erase(0, bytes);
+      return heard;
+    };
+    WorkerTalk talk(kNoKey);
+    EXPECT_TRUE(talk.HearGreeting(line()));
+    boost::asio::write(socket, boost::asio::buffer(talk.Greeting()));
+    bool proved = false;
+    EXPECT_TRUE(talk.HearCall(line(), &proved));
+    boost::asio::write(socket, boost::asio::buffer(talk.Ready({})));
+    EXPECT_TRUE(talk.HearGo(line()));
+    const tcp::socket rank = acceptor.accept();  // to which nothing is said
+    stop.request_stop();
+    return proved;
+  });
+  const std::string address = fmt::format("127.0.0.1:{}", acceptor.local_endpoint().port());
+  const auto gathered = GatherWorkers(std::vector{address}, stop.get_token(), kPatient);
+  EXPECT_TRUE(ready.get());
+  ASSERT_FALSE(gathered);
+  EXPECT_EQ(gathered.error().code, ErrorCode::kCancelled);
+}
+
 }  // namespace
 }  // namespace kvcake

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <future>
 #include <memory>
+#include <stop_token>
 
 #include "base/check.h"
 #include "base/host_port.h"
@@ -41,8 +42,10 @@ class Mesh {
       Call(peer, std::move(endpoints));
     }
     Accept();
+    const std::stop_callback stops(options_.stop, [this] { context_.stop(); });
     while (Missing() > 0 && failure_ && context_.run_one_until(deadline) > 0) {
     }
+    if (options_.stop.stop_requested()) return Fail(ErrorCode::kCancelled, "stopped");
     // What came while this process was itself kept waiting counts.
     if (Missing() > 0 && failure_) context_.poll();
     RETURN_IF_ERROR(failure_);
