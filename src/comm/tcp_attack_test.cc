@@ -78,18 +78,12 @@ TEST(TcpAttackTest, WithoutTheKeyNobodyIsAWorker) {
   auto impostor = std::async(std::launch::async, [&] {
     tcp::socket socket = acceptor.accept();
     std::string text;
-    const auto line = [&] {
-      const size_t bytes = boost::asio::read_until(socket, boost::asio::dynamic_buffer(text), '\n');
-      const std::string heard = text.substr(0, bytes - 1);
-      text.erase(0, bytes);
-      return heard;
-    };
     const ClusterKey guess = KeyOf("whatever it may be");
     WorkerTalk talk(guess);
-    EXPECT_TRUE(talk.HearGreeting(line()));
+    EXPECT_TRUE(talk.HearGreeting(HeardLine(socket, &text)));
     boost::asio::write(socket, boost::asio::buffer(talk.Greeting()));
     bool proved = true;
-    EXPECT_TRUE(talk.HearCall(line(), &proved));
+    EXPECT_TRUE(talk.HearCall(HeardLine(socket, &text), &proved));
     EXPECT_FALSE(proved);
     boost::asio::write(socket, boost::asio::buffer(talk.Ready({})));
     boost::system::error_code end;

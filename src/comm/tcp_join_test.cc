@@ -285,19 +285,13 @@ TEST(TcpJoinTest, ConnectingEndsWhenItIsToldTo) {
   auto ready = std::async(std::launch::async, [&] {
     tcp::socket socket = acceptor.accept();
     std::string text;
-    const auto line = [&] {
-      const size_t bytes = boost::asio::read_until(socket, boost::asio::dynamic_buffer(text), '\n');
-      const std::string heard = text.substr(0, bytes - 1);
-      text.erase(0, bytes);
-      return heard;
-    };
     WorkerTalk talk(kNoKey);
-    EXPECT_TRUE(talk.HearGreeting(line()));
+    EXPECT_TRUE(talk.HearGreeting(HeardLine(socket, &text)));
     boost::asio::write(socket, boost::asio::buffer(talk.Greeting()));
     bool proved = false;
-    EXPECT_TRUE(talk.HearCall(line(), &proved));
+    EXPECT_TRUE(talk.HearCall(HeardLine(socket, &text), &proved));
     boost::asio::write(socket, boost::asio::buffer(talk.Ready({})));
-    EXPECT_TRUE(talk.HearGo(line()));
+    EXPECT_TRUE(talk.HearGo(HeardLine(socket, &text)));
     const tcp::socket rank = acceptor.accept();  // to which nothing is said
     stop.request_stop();
     return proved;

@@ -24,6 +24,16 @@ inline TcpListener ListenLocally() {
   return std::move(*listener);
 }
 
+// A line, without its end; empty where none comes any more. `text` holds what has come after it.
+inline std::string HeardLine(boost::asio::ip::tcp::socket& socket, std::string* text) {
+  boost::system::error_code end;
+  const size_t bytes =
+      boost::asio::read_until(socket, boost::asio::dynamic_buffer(*text), '\n', end);
+  const std::string line = text->substr(0, bytes > 0 ? bytes - 1 : 0);
+  text->erase(0, bytes);
+  return line;
+}
+
 // A worker on a thread of its own.
 class Waiting {
  public:
@@ -88,15 +98,7 @@ class Caller {
     boost::asio::read(socket_, boost::asio::dynamic_buffer(heard), end);
     return heard;
   }
-  // A line, without its end; empty where none comes any more.
-  std::string HeardLine() {
-    boost::system::error_code end;
-    const size_t bytes =
-        boost::asio::read_until(socket_, boost::asio::dynamic_buffer(text_), '\n', end);
-    const std::string line = text_.substr(0, bytes > 0 ? bytes - 1 : 0);
-    text_.erase(0, bytes);
-    return line;
-  }
+  std::string HeardLine() { return testing_util::HeardLine(socket_, &text_); }
 
  private:
   boost::asio::io_context context_;

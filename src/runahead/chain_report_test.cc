@@ -16,35 +16,51 @@ namespace {
 
 constexpr int kReportChunk = 32;
 
+// A prompt's job for two ranks, the first of which is played: it takes the job.
+struct PlayedRank {
+  explicit PlayedRank(RankJob asked = {}) : job(std::move(asked)) {
+    job.tokens = Prompt(1, 100, TinyConfig().vocab_size);
+    job.partition = EvenPartition(100 - job.origin, 2);
+    body.resize(BodyBytes(HeaderOf(job)));
+    comms[0]->Receive(1, 0, std::as_writable_bytes(std::span(&header, 1)), took.Add(1));
+    comms[0]->Receive(1, 1, body, took.Add(1));
+  }
+  // What it takes behind the job, a next one's header or why there is none.
+  void TakeNext(TransferWait* wait) {
+    comms[0]->Receive(1, 0, std::as_writable_bytes(std::span(&next, 1)), wait->Add(1));
+  }
+  template <typename Message>
+  void Say(int tag, const Message& what) {
+    comms[0]->Send(1, tag, std::as_bytes(std::span(&what, 1)), took.Add(1));
+  }
+  Status Took() { return took.Wait(Clock::Real().Now() + Seconds(60), "a job"); }
+
+  const std::vector<std::unique_ptr<Comm>> comms = NewMemoryComms(2);
+  Rig rig{TinyConfig(), NumericPath::kF32, 1, kReportChunk};
+  RankJob job;
+  JobHeader header, next;
+  std::vector<std::byte> body;
+  TransferWait took;
+};
+
 // Plays a rank that has no KV cache to send: what its report makes of the job.
 Status EndWith(const RankReport& report) {
-  const auto comms = NewMemoryComms(2);
-  const ModelConfig config = TinyConfig();
-  Rig rig(config, NumericPath::kF32, 1, kReportChunk);
-  const RankJob job{.salt = "",
-                    .tokens = Prompt(1, 100, config.vocab_size),
-                    .partition = EvenPartition(100, 2),
-                    .exchange = false};
-  JobHeader header, end;
-  std::vector<std::byte> body(BodyBytes(HeaderOf(job)));
+  PlayedRank rank({.exchange = false});
+  rank.TakeNext(&rank.took);
   const JobAnswer ready;
-  TransferWait rank;
-  comms[0]->Receive(1, 0, std::as_writable_bytes(std::span(&header, 1)), rank.Add(1));
-  comms[0]->Receive(1, 1, body, rank.Add(1));
-  comms[0]->Receive(1, 0, std::as_writable_bytes(std::span(&end, 1)), rank.Add(1));
-  comms[0]->Send(1, 2, std::as_bytes(std::span(&ready, 1)), rank.Add(1));
-  comms[0]->Send(1, 3, std::as_bytes(std::span(&report, 1)), rank.Add(1));
+  rank.Say(2, ready);
+  rank.Say(3, report);
   Status ended;
   {
-    ChainLeader chain(*comms[1], *rig.pages, {.timeout = Seconds(60)});
-    const PageTable pages = rig.Draw(100);
+    ChainLeader chain(*rank.comms[1], *rank.rig.pages, {.timeout = Seconds(60)});
+    const PageTable pages = rank.rig.Draw(100);
     const std::vector<PageId> ids = IdsOf(pages);
-    const auto gate = chain.Start(job, ids);
+    const auto gate = chain.Start(rank.job, ids);
     EXPECT_TRUE(gate) << gate.error().message;
     ended = chain.End(**gate, {}).map([](auto) {});
     EXPECT_EQ(chain.ok(), ended.has_value());
   }
-  (void)rank.Wait(Clock::Real().Now() + Seconds(60), "a job");
+  (void)rank.Took();
   return ended;
 }
 
@@ -60,74 +76,43 @@ TEST(ChainReportTest, ARankThatReportsWhatCannotBeIsLost) {
   }
 }
 
-// It has nothing to restore, and as long as that may take nobody waits for it.
-TEST(ChainReportTest, ARankThatTakesAJobAndSaysNothingIsGivenUp) {
-  const auto comms = NewMemoryComms(2);
-  const ModelConfig config = TinyConfig();
-  Rig rig(config, NumericPath::kF32, 1, kReportChunk);
-  const RankJob job{
-      .salt = "", .tokens = Prompt(1, 100, config.vocab_size), .partition = EvenPartition(100, 2)};
-  JobHeader header;
-  std::vector<std::byte> body(BodyBytes(HeaderOf(job)));
-  TransferWait rank;
-  comms[0]->Receive(1, 0, std::as_writable_bytes(std::span(&header, 1)), rank.Add(1));
-  comms[0]->Receive(1, 1, body, rank.Add(1));
-  ChainLeader chain(*comms[1], *rig.pages,
-                    {.timeout = Seconds(0.05), .restore_timeout = Seconds(3600)});
-  const PageTable pages = rig.Draw(100);
-  const auto gate = chain.Start(job, IdsOf(pages));
+// One that takes a job and says nothing.
+void ExpectGivenUp(RankJob job, const ChainOptions& options) {
+  PlayedRank rank(std::move(job));
+  ChainLeader chain(*rank.comms[1], *rank.rig.pages, options);
+  const PageTable pages = rank.rig.Draw(100);
+  const auto gate = chain.Start(rank.job, IdsOf(pages));
   ASSERT_FALSE(gate);
   EXPECT_EQ(gate.error().code, ErrorCode::kDeadline);
   EXPECT_FALSE(chain.ok());
-  EXPECT_TRUE(rank.Wait(Clock::Real().Now() + Seconds(60), "a job"));
+  EXPECT_TRUE(rank.Took());
+}
+
+// It has nothing to restore, and as long as that may take nobody waits for it.
+TEST(ChainReportTest, ARankThatTakesAJobAndSaysNothingIsGivenUp) {
+  ExpectGivenUp({}, {.timeout = Seconds(0.05), .restore_timeout = Seconds(3600)});
 }
 
 // It has a prompt's beginning to restore, for which there is a time of its own.
 TEST(ChainReportTest, ARankThatRestoresForEverIsGivenUp) {
-  const auto comms = NewMemoryComms(2);
-  const ModelConfig config = TinyConfig();
-  Rig rig(config, NumericPath::kF32, 1, kReportChunk);
-  const RankJob job{.salt = "",
-                    .tokens = Prompt(1, 100, config.vocab_size),
-                    .origin = kReportChunk,
-                    .partition = EvenPartition(100 - kReportChunk, 2)};
-  JobHeader header;
-  std::vector<std::byte> body(BodyBytes(HeaderOf(job)));
-  TransferWait rank;
-  comms[0]->Receive(1, 0, std::as_writable_bytes(std::span(&header, 1)), rank.Add(1));
-  comms[0]->Receive(1, 1, body, rank.Add(1));
-  ChainLeader chain(*comms[1], *rig.pages,
-                    {.timeout = Seconds(3600), .restore_timeout = Seconds(0.05)});
-  const PageTable pages = rig.Draw(100);
-  const auto gate = chain.Start(job, IdsOf(pages));
-  ASSERT_FALSE(gate);
-  EXPECT_EQ(gate.error().code, ErrorCode::kDeadline);
-  EXPECT_FALSE(chain.ok());
-  EXPECT_TRUE(rank.Wait(Clock::Real().Now() + Seconds(60), "a job"));
+  ExpectGivenUp({.origin = kReportChunk},
+                {.timeout = Seconds(3600), .restore_timeout = Seconds(0.05)});
 }
 
 // The leader's own: nobody waits for the rest of a prompt that it cannot end.
 TEST(ChainReportTest, AForwardPassThatFailsEndsTheChainAndOthersHearWhy) {
-  const auto comms = NewMemoryComms(2);
-  const ModelConfig config = TinyConfig();
-  Rig rig(config, NumericPath::kF32, 1, kReportChunk);
-  const RankJob job{
-      .salt = "", .tokens = Prompt(1, 100, config.vocab_size), .partition = EvenPartition(100, 2)};
-  JobHeader header, next;
-  std::vector<std::byte> body(BodyBytes(HeaderOf(job)));
+  PlayedRank rank;
+  TransferWait waits;
+  rank.TakeNext(&waits);
   const JobAnswer ready;
-  TransferWait rank, waits;
-  comms[0]->Receive(1, 0, std::as_writable_bytes(std::span(&header, 1)), rank.Add(1));
-  comms[0]->Receive(1, 1, body, rank.Add(1));
-  comms[0]->Receive(1, 0, std::as_writable_bytes(std::span(&next, 1)), waits.Add(1));
-  comms[0]->Send(1, 2, std::as_bytes(std::span(&ready, 1)), rank.Add(1));
+  rank.Say(2, ready);
   std::vector<std::string> lost;
-  ChainLeader chain(*comms[1], *rig.pages,
+  ChainLeader chain(*rank.comms[1], *rank.rig.pages,
                     {.timeout = Seconds(3600),
                      .on_lost = [&](const Error& why) { lost.push_back(why.message); }});
-  const PageTable pages = rig.Draw(100);
+  const PageTable pages = rank.rig.Draw(100);
   const std::vector<PageId> ids = IdsOf(pages);
-  const auto gate = chain.Start(job, ids);
+  const auto gate = chain.Start(rank.job, ids);
   ASSERT_TRUE(gate) << gate.error().message;
   const auto ended = chain.End(**gate, Fail(ErrorCode::kIo, "the device is lost"));
   ASSERT_FALSE(ended);
@@ -137,7 +122,7 @@ TEST(ChainReportTest, AForwardPassThatFailsEndsTheChainAndOthersHearWhy) {
   const Status heard = waits.Wait(Clock::Real().Now() + Seconds(60), "the end");
   ASSERT_FALSE(heard);
   EXPECT_EQ(heard.error().message, "rank 1 is gone: the device is lost");
-  EXPECT_TRUE(rank.Wait(Clock::Real().Now() + Seconds(60), "a job"));
+  EXPECT_TRUE(rank.Took());
 }
 
 // A second passes with each look at it.

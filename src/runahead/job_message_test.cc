@@ -201,6 +201,17 @@ TEST(JobMessageTest, AWorkerRefusesABadJobSaysWhyAndLives) {
   EXPECT_EQ(leader.Ask(HeaderOf(job), job).refused, 0);
 }
 
+// The last of two ranks' part in a job of 200 tokens, after which it lets the other go.
+Result<std::vector<RankReport>> LeadOf(Comm& comm, Rig& rig, const RankJob& job,
+                                       const ChainOptions& options) {
+  ChainLeader chain(comm, *rig.pages, options);
+  const PageTable pages = rig.Draw(200);
+  const std::vector<PageId> ids = IdsOf(pages);
+  ASSIGN_OR_RETURN(const auto gate, chain.Start(job, ids));
+  const auto forward = rig.model->Forward(SlicesOf(job, 1, ids, gate.get()));
+  return chain.End(*gate, forward.map([](auto) {}));
+}
+
 // Keys that it would find again, and with them what the rank before it has sent.
 TEST(JobMessageTest, AWorkerPublishesWhatProvenRanksHaveSentAndNothingElse) {
   RankJob job{.salt = "",
@@ -221,15 +232,8 @@ TEST(JobMessageTest, AWorkerPublishesWhatProvenRanksHaveSentAndNothingElse) {
                                         .restore_prefix = {},
                                         .options = options});
     });
-    {
-      ChainLeader chain(*comms[1], *rig.pages, options);
-      const PageTable pages = rig.Draw(200);
-      const std::vector<PageId> ids = IdsOf(pages);
-      const auto gate = chain.Start(job, ids);
-      ASSERT_TRUE(gate) << gate.error().message;
-      const auto forward = rig.model->Forward(SlicesOf(job, 1, ids, gate->get()));
-      EXPECT_TRUE(chain.End(**gate, forward.map([](auto) {})));
-    }
+    const auto reports = LeadOf(*comms[1], rig, job, options);
+    EXPECT_TRUE(reports) << reports.error().message;
     worker.join();
     EXPECT_TRUE(worked);
     const auto keys = ChunkKeys(worker_rig.model->identity().Root(), job.tokens, kJobChunk);
@@ -253,15 +257,8 @@ TEST(JobMessageTest, AWorkerPublishesUnderTheKeysOfThePromptsSalt) {
                                    .restore_prefix = {},
                                    .options = {.authenticated = true}});
   });
-  {
-    ChainLeader chain(*comms[1], *rig.pages, {.authenticated = true});
-    const PageTable pages = rig.Draw(200);
-    const std::vector<PageId> ids = IdsOf(pages);
-    const auto gate = chain.Start(job, ids);
-    ASSERT_TRUE(gate) << gate.error().message;
-    const auto forward = rig.model->Forward(SlicesOf(job, 1, ids, gate->get()));
-    EXPECT_TRUE(chain.End(**gate, forward.map([](auto) {})));
-  }
+  const auto reports = LeadOf(*comms[1], rig, job, {.authenticated = true});
+  EXPECT_TRUE(reports) << reports.error().message;
   worker.join();
   const KvIdentity& identity = worker_rig.model->identity();
   for (const std::string salt : {"a tenant's", "", "another's"}) {
@@ -295,18 +292,10 @@ TEST(JobMessageTest, AWorkerTellsOfAnotherPathsChunksAndPublishesNoneAfterThemAs
                                      .restore_prefix = restore,
                                      .options = {.authenticated = true}});
     });
-    {
-      ChainLeader chain(*comms[1], *rig.pages, {.authenticated = true});
-      const PageTable pages = rig.Draw(200);
-      const std::vector<PageId> ids = IdsOf(pages);
-      const auto gate = chain.Start(job, ids);
-      ASSERT_TRUE(gate) << gate.error().message;
-      const auto forward = rig.model->Forward(SlicesOf(job, 1, ids, gate->get()));
-      const auto reports = chain.End(**gate, forward.map([](auto) {}));
-      ASSERT_TRUE(reports);
-      EXPECT_EQ(reports->at(0).mixed_path, mixed ? 1u : 0u);
-    }
+    const auto reports = LeadOf(*comms[1], rig, job, {.authenticated = true});
     worker.join();
+    ASSERT_TRUE(reports) << reports.error().message;
+    EXPECT_EQ(reports->at(0).mixed_path, mixed ? 1u : 0u);
     const auto computed = pool.Lookup(keys[kRestored]);
     ASSERT_TRUE(computed);
     EXPECT_EQ(pool.path(computed->id()), mixed ? NumericPath::kUnknown : NumericPath::kF32);
