@@ -370,7 +370,8 @@ class Worker:
         if restoration.progress().claimed_count > 0:  # a claim on advice that the step did not take
             restoration.computed(0)
         front = min(restoration.progress().front, opened.chunks)
-        turn = restoration.claim_front(self._slice_max, 1.0 / len(self._open))
+        # vLLM gives a step to requests in turn, not to all alike: the first may have all of it.
+        turn = restoration.claim_front(self._slice_max)
         until = {"wait": WAIT, "done": opened.chunks}.get(turn.kind, turn.first + turn.count)
         return Progress(opened.epoch, opened.chunks if turn.kind == "done" else front, until,
                         opened.chunks)
