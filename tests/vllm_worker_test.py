@@ -333,10 +333,43 @@ class AdviceTest(unittest.TestCase):
 
         begins = [Begin(name, i + 1, b"", bytes(64), {}, 4) for i, name in enumerate("abc")]
         self.assertEqual(advised(Step(begins=begins)), {"a", "b", "c"})
-        self.assertEqual(restoration.claim_front.mock_calls, 3 * [call(4)])  # a whole step's
+        self.assertEqual(restoration.claim_front.mock_calls, 3 * [call(4, 1.0)])  # a whole step's
         self.assertEqual(advised(Step()), set())
         self.assertEqual(advised(Step(advise=["b", "unknown"])), {"b"})
         self.assertEqual(advised(Step(ends=[("b", 2)], advise=["b", "c"])), {"c"})
+
+    def test_a_step_is_given_to_requests_in_turn_and_new_ones_come_last(self):
+        cache = unittest.mock.Mock(spec=kvcake.Cache)
+        cache.put_wait.return_value = (0, 0)
+        cache.keys.side_effect = lambda parent, tokens: [f"key {i}" for i in range(8)]
+        cache.lookup.side_effect = lambda keys, timeout_s=0.0: b"\2" * len(keys)
+        cache.stats.return_value = stats()
+        asked = []
+
+        def restoration(name, *turns):
+            mock = unittest.mock.Mock()
+            mock.progress.return_value = kvcake.Progress(8, 0, 8, 0, 0, 0, 0, 0, 0.0)
+            left = list(turns)
+
+            def claim_front(chunks_max, share):
+                asked.append((name, chunks_max, share))
+                return left.pop(0)
+            mock.claim_front.side_effect = claim_front
+            return mock
+
+        wait = kvcake.Turn("wait", 0, 0, 1.0)
+        one, three = (kvcake.Turn("slice", 0, count, 0.0) for count in (1, 3))
+        cache.begin.side_effect = [restoration("a", wait, three), restoration("b", wait, wait),
+                                   restoration("c", wait, one), restoration("d", one)]
+        worker = Worker(cache, unittest.mock.Mock(), chunk_tokens=4, blocks_a_chunk=1,
+                        slice_chunks_max=4)
+        begins = [Begin(name, i + 1, b"", bytes(128), {}, 8) for i, name in enumerate("abcd")]
+        worker.bind(Step(begins=begins[:3]))
+        worker.report()
+        asked.clear()
+        worker.bind(Step(begins=begins[3:], advise=["a", "b", "c"]))
+        worker.report()
+        self.assertEqual(asked, [("a", 4, 1.0), ("b", 1, 0.25), ("c", 1, 0.25), ("d", 1, 0.25)])
 
 
 class LearnsTest(unittest.TestCase):

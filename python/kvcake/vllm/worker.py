@@ -76,7 +76,7 @@ class Worker:
         self._claims: set[str] = set()  # on the advice of the last report
         self._closed: dict[str, Progress] = {}  # to be reported once
         self._step: Step | None = None
-        self._advised: list[str] = []  # with the report of the step
+        self._advised: list[str] = []  # with the report of the step, in vLLM's order
         self._began = 0.0
         self._copying_s = 0.0  # of the step
         self._looking_s = 0.0  # of the step
@@ -97,7 +97,7 @@ class Worker:
         """What the scheduler said with the step: ends, begins, claims for what it computes."""
         self._cache.put_wait()  # the step may write into any block
         self._step, self._began, self._copying_s, self._looking_s = step, self._clock(), 0.0, 0.0
-        self._advised = [*dict.fromkeys([begin.request for begin in step.begins] + step.advise)]
+        self._advised = [*dict.fromkeys(step.advise + [begin.request for begin in step.begins])]
         for name, epoch in step.ends:
             if (opened := self._open.get(name)) and opened.epoch == epoch:
                 self._close(name)
@@ -356,22 +356,23 @@ class Worker:
         self.counts.of_cache(stats.writes_written, stats.writes_dropped + stats.writes_failed,
                              stats.reads_failed)
         progress, self._closed = self._closed, {}
+        left = self._slice_max  # of the next step, which vLLM gives to requests in turn
         for name in self._advised:
             if opened := self._open.get(name):
-                progress[name] = self._advise(opened)
-                if progress[name].until > progress[name].front:
+                advice = progress[name] = self._advise(opened, max(1, left))
+                if advice.until > advice.front:
                     self._claims.add(name)
+                    left -= advice.until - advice.front
         if not progress and self._failures == 0:
             return None
         return Report(progress, self._failures)
 
-    def _advise(self, opened: _Open) -> Progress:
+    def _advise(self, opened: _Open, chunks_max: int) -> Progress:
         restoration = opened.restoration
         if restoration.progress().claimed_count > 0:  # a claim on advice that the step did not take
             restoration.computed(0)
         front = min(restoration.progress().front, opened.chunks)
-        # vLLM gives a step to requests in turn, not to all alike: the first may have all of it.
-        turn = restoration.claim_front(self._slice_max)
+        turn = restoration.claim_front(chunks_max, chunks_max / self._slice_max)
         until = {"wait": WAIT, "done": opened.chunks}.get(turn.kind, turn.first + turn.count)
         return Progress(opened.epoch, opened.chunks if turn.kind == "done" else front, until,
                         opened.chunks)
