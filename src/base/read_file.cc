@@ -21,14 +21,10 @@ Result<std::string> ReadOpen(int fd, const std::string& path, uint64_t bytes_max
                 info.st_size, bytes_max);
   }
   std::string text(static_cast<size_t>(info.st_size), '\0');
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t bytes = read(fd, text.data() + done, text.size() - done);
-    if (bytes > 0) {
-      done += bytes;
-    } else if (bytes == 0 || errno != EINTR) {
-      return Fail(ErrorCode::kIo, "cannot read {}: {}", path,
-                  bytes == 0 ? "it has become shorter" : std::strerror(errno));
-    }
+  const ssize_t bytes = ReadFully(fd, text);
+  if (bytes != info.st_size) {
+    return Fail(ErrorCode::kIo, "cannot read {}: {}", path,
+                bytes < 0 ? std::strerror(errno) : "it has become shorter");
   }
   return text;
 }
@@ -46,6 +42,20 @@ Result<std::string> ReadFile(const std::string& path, uint64_t bytes_max) {
   Result<std::string> text = ReadOpen(fd, path, bytes_max);
   close(fd);
   return text;
+}
+
+ssize_t ReadFully(int fd, std::span<char> to) {
+  size_t done = 0;
+  while (done < to.size()) {
+    const ssize_t bytes = read(fd, to.data() + done, to.size() - done);
+    if (bytes == 0) break;
+    if (bytes > 0) {
+      done += bytes;
+    } else if (errno != EINTR) {
+      return -1;
+    }
+  }
+  return static_cast<ssize_t>(done);
 }
 
 Status CheckReadable(std::string_view flag, const std::string& path) {

@@ -1,11 +1,15 @@
 #include "base/read_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <cerrno>
 #include <fstream>
 #include <optional>
+#include <string_view>
 
 #include "base/open_descriptors_testing.h"
 #include "base/temp_dir_testing.h"
@@ -40,13 +44,31 @@ TEST_F(ReadFileTest, WhatIsNoFileIsNotWaitedFor) {
   ASSERT_EQ(mkfifo(In("pipe").c_str(), 0600), 0);
   ASSERT_EQ(symlink("/dev/zero", In("zeros").c_str()), 0);
   ASSERT_EQ(mkdir(In("dir").c_str(), 0700), 0);
-  for (const char* name : {"pipe", "zeros", "dir"}) EXPECT_EQ(Refused(name), ErrorCode::kIo) << name;
+  for (const char* name : {"pipe", "zeros", "dir"})
+    EXPECT_EQ(Refused(name), ErrorCode::kIo) << name;
   EXPECT_EQ(Refused("none"), ErrorCode::kNotFound);
 }
 
 TEST_F(ReadFileTest, WhatIsTooLongIsNotRead) {
   std::ofstream(In("long")) << std::string(101, 'x');
   EXPECT_EQ(Refused("long"), ErrorCode::kResourceExhausted);
+}
+
+TEST_F(ReadFileTest, WhatComesInPiecesIsReadWhole) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_DIRECT), 0);  // a call reads what one call has written, and no more
+  for (const std::string_view piece : {"ab", "cde", "fgh"}) {
+    ASSERT_EQ(write(ends[1], piece.data(), piece.size()), static_cast<ssize_t>(piece.size()));
+  }
+  close(ends[1]);
+  std::array<char, 8> text = {};
+  EXPECT_EQ(ReadFully(ends[0], std::span(text).first(5)), 5);
+  EXPECT_EQ(std::string_view(text.data(), 5), "abcde");
+  EXPECT_EQ(ReadFully(ends[0], text), 3) << "it ends there";
+  EXPECT_EQ(std::string_view(text.data(), 3), "fgh");
+  close(ends[0]);
+  EXPECT_EQ(ReadFully(ends[0], text), -1);
+  EXPECT_EQ(errno, EBADF);
 }
 
 TEST_F(ReadFileTest, NothingStaysOpen) {

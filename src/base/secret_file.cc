@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/file_mode.h"
+#include "base/read_file.h"
 
 namespace kvcake {
 namespace {
@@ -29,7 +30,7 @@ Result<std::string> ReadOpen(int fd, const std::string& file, std::string_view f
     return Fail(ErrorCode::kInvalidArgument, "{} {} {}", flag, file, fault);
   }
   std::string text(bytes_max + kWhiteSpaceMax, '\0');
-  const ssize_t bytes = pread(fd, text.data(), text.size(), 0);
+  const ssize_t bytes = ReadFully(fd, text);
   if (bytes < 0) {
     return Fail(ErrorCode::kIo, "{} {}: {}", flag, file, std::strerror(errno));
   }
