@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/cpu.h"
+#include "base/utf8.h"
 #include "server/chat_template.h"
 
 namespace kvcake {
@@ -260,8 +261,9 @@ std::string NamesOf(const std::vector<const CLI::App*>& commands) {
 }
 
 int Fatal(const Error& error) {
-  // Not by fmt::print, which throws where stderr cannot be written.
-  std::fputs(fmt::format("kvcake: {}\n", error.message).c_str(), stderr);
+  // Not by fmt::print, which throws where stderr cannot be written. Names of files, and what
+  // servers say, may be of any bytes.
+  std::fputs(fmt::format("kvcake: {}\n", Printable(error.message)).c_str(), stderr);
   return 1;
 }
 

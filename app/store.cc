@@ -323,8 +323,8 @@ Result<bool> Quarantine(const StoreCommandFlags& flags) {
     return true;
   }
   for (const QuarantinedFile& file : files) {
-    fmt::print("{}  {:>10.1f} MiB  {}: {}\n", Day(file.mtime_s), MiB(file.bytes), file.path,
-               WhyQuarantined(file));
+    fmt::print("{}  {:>10.1f} MiB  {}\n", Day(file.mtime_s), MiB(file.bytes),
+               Printable(file.path + ": " + WhyQuarantined(file)));
   }
   fmt::print("{} files; --clear deletes them\n", files.size());
   return true;

@@ -355,7 +355,16 @@ TEST_F(StoreCliTest, NamesThatOthersWroteDoNothingToTheTerminal) {
   EXPECT_THAT(stat.out, HasSubstr("\\x1b]0;raw\\x07"));
   const Outcome unknown = Run("store evict --model other " + Store());
   EXPECT_THAT(unknown.err, HasSubstr("caf\xc3\xa9\\x1b[2J"));
-  for (const std::string* printed : {&list.out, &stat.out, &unknown.err}) {
+  const std::string quarantine = "store/v1/quarantine";
+  fs::create_directory(dir_ + "/" + quarantine);
+  Write(quarantine + "/\x1b]0;x\x07\nline", "no chunk");
+  const Outcome bad = Run("store quarantine " + Store());
+  EXPECT_THAT(bad.out, HasSubstr("/\\x1b]0;x\\x07\\x0aline: it has 8 bytes"));
+  fs::create_directories(dir_ + "/" + quarantine + "/\x1b[2J/full");
+  const Outcome full = Run("store quarantine --clear " + Store());
+  EXPECT_EQ(full.exit_code, 1);
+  EXPECT_THAT(full.err, HasSubstr("/\\x1b[2J: "));
+  for (const std::string* printed : {&list.out, &stat.out, &unknown.err, &bad.out, &full.err}) {
     EXPECT_THAT(*printed, Not(HasSubstr("\x1b"))) << *printed;
   }
 }
