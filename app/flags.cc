@@ -13,10 +13,12 @@
 namespace kvcake {
 
 CLI::AsSizeValue SizeValue() {
-  // By itself it would take "-5" for nearly 2^64.
+  // By itself it would take "-5" for nearly 2^64, and "010" for 8.
   struct Unsigned : CLI::AsSizeValue {
     Unsigned() : CLI::AsSizeValue(/*kb_is_1000=*/false) {
       func_ = [parse = func_](std::string& text) {
+        text.erase(0, text.find_first_not_of(" \t"));
+        while (text.starts_with('0') && text.find_first_of("0123456789", 1) == 1) text.erase(0, 1);
         if (text.starts_with('-')) return "a size is not negative: " + text;
         if (text.find('.') == text.npos) return parse(text);
         return "a size is a whole number and a unit, as 1536MiB: " + text;

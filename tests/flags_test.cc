@@ -119,5 +119,18 @@ TEST(FlagsTest, EachOfTheSamplingsAndTheTemplatesFlagsSetsWhatItNames) {
   EXPECT_EQ(chat.limits.output_bytes, 6u << 10);
 }
 
+TEST(FlagsTest, ASizeIsDecimalAndNotNegative) {
+  const auto size = [](const std::string& text) {
+    return Parse("--store s --disk-capacity '" + text + "'").stores[0].capacity_bytes;
+  };
+  EXPECT_EQ(size("010MiB"), 10u << 20);
+  EXPECT_EQ(size("007"), 7u);
+  EXPECT_EQ(size("08 KiB"), 8u << 10);
+  EXPECT_EQ(size(" 100"), 100u);
+  EXPECT_EQ(size("00"), 0u);
+  EXPECT_THROW(size(" -5"), CLI::ValidationError);
+  EXPECT_THROW(size(" "), CLI::ValidationError);
+}
+
 }  // namespace
 }  // namespace kvcake
