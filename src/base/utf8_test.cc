@@ -20,6 +20,21 @@ TEST(Utf8Test, ReplacesMaximalParts) {
   EXPECT_EQ(ReplaceInvalidUtf8("\xe2\xe2\x82\xac"), bad + "\u20ac");
 }
 
+TEST(Utf8Test, EveryCharacterIsWrittenAndReadAsItIs) {
+  constexpr char32_t kSurrogates = 0xd800, kSurrogatesEnd = 0xe000, kEnd = 0x110000;
+  std::string before;  // bytes of characters are in the order of their codes
+  for (char32_t code = 1; code < kEnd; code = code + 1 == kSurrogates ? kSurrogatesEnd : code + 1) {
+    std::string text;
+    AppendUtf8(code, &text);
+    ASSERT_TRUE(IsValidUtf8(text) && before < text) << std::hex << static_cast<uint32_t>(code);
+    size_t size = 0;
+    ASSERT_EQ(DecodeUtf8(text + "x", &size), code);
+    ASSERT_EQ(size, text.size()) << std::hex << static_cast<uint32_t>(code);
+    before = text;
+  }
+  EXPECT_EQ(before, "\U0010ffff");
+}
+
 TEST(Utf8Test, FindsIncompleteEnds) {
   EXPECT_EQ(IncompleteUtf8Suffix(""), 0u);
   EXPECT_EQ(IncompleteUtf8Suffix("a"), 0u);

@@ -22,21 +22,6 @@ std::unique_ptr<PagePool> MakePool(int pages) {
 
 ChunkKey Key(int i) { return ChunkKeys(KvIdentity().Root(), std::vector<int32_t>{i}, 1)[0]; }
 
-TEST(KvLayoutTest, SlabsAreAlignedAndHoldTheirPayload) {
-  EXPECT_EQ(kLayout.slab_payload_bytes(), 2u * 2 * 16 * 16 * 2);
-  EXPECT_EQ(kLayout.slab_bytes(), 4096u);
-  EXPECT_EQ(kLayout.page_bytes(), 4096u + 3 * 4096);
-  EXPECT_EQ(kLayout.bytes_per_token(), 2u * 3 * 2 * 16 * 2);
-}
-
-TEST(KvLayoutTest, SlabsOfBytesHoldThemAll) {
-  for (const uint64_t bytes : {1, 63, 64, 65, 4095, 4096, 4097, 100'000}) {
-    const KvLayout layout = KvLayout::OfBytes(2, bytes, 16);
-    EXPECT_GE(layout.slab_payload_bytes(), bytes);
-    EXPECT_LT(layout.slab_payload_bytes(), bytes + 64) << bytes;
-  }
-}
-
 TEST(PagePoolTest, RefusesACapacityThatHoldsNoPage) {
   auto pool = PagePool::Create(kLayout, kLayout.page_bytes() - 1);
   ASSERT_FALSE(pool);
