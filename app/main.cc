@@ -63,6 +63,28 @@ std::string UnknownFlag(const CLI::App& app, const std::vector<std::string>& arg
   return "";
 }
 
+// What is wrong with an empty argument that is no flag's value, or nothing: CLI11 would take it for
+// the name of a group of flags, as those have none, and try to parse what follows for ever.
+std::string StrayEmpty(const CLI::App& app, const std::vector<std::string>& words) {
+  const CLI::App* at = &app;
+  std::string before;
+  for (const std::string& word : words) {
+    if (word.empty()) {
+      const CLI::Option* option =
+          before.starts_with('-') ? at->get_option_no_throw(before) : nullptr;
+      if (option == nullptr) return "an argument is empty: give it a value, or leave it out";
+      if (option->get_items_expected_max() == 0) {
+        return fmt::format("{} takes no value, and is given an empty one", before);
+      }
+    }
+    for (const CLI::App* next : at->get_subcommands({})) {
+      if (!word.empty() && next->get_name() == word) at = next;
+    }
+    before = word;
+  }
+  return "";
+}
+
 // Says what is wrong with a flag that another text than the command line may have given.
 int RefuseFlags(const CLI::App& app, const CLI::ParseError& error,
                 std::span<const std::string> from_file) {
@@ -116,6 +138,10 @@ int Run(int argc, char** argv) {
     }
     all = std::move(*arguments);
     std::vector<std::string> words = WithEmptyValues(all);
+    if (const std::string stray = StrayEmpty(app, words); !stray.empty()) {
+      Fatal({ErrorCode::kInvalidArgument, stray});
+      return 2;
+    }
     std::reverse(words.begin(), words.end());  // as CLI11 wants them
     app.parse(std::move(words));
   } catch (const CLI::ExtrasError& error) {

@@ -116,6 +116,26 @@ TEST_F(UsageCliTest, WrongUsageIsNamed) {
   }
 }
 
+TEST_F(UsageCliTest, AnEmptyArgumentIsAValueOrRefused) {
+  const std::string demo = KVCAKE_SOURCE_DIR "/models/demo ", run = "run " + demo;
+  for (const std::string& arguments : std::vector<std::string>{
+           run + "'' --max-tokens 1 --prompt x", run + "--prompt x '' --json", run + "--prompt= ''",
+           "perplexity " + demo + "'' --json --file x", "serve ''", "store ls ''"}) {
+    const Outcome outcome = Run(arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << arguments;
+    EXPECT_THAT(outcome.err, HasSubstr("an argument is empty")) << arguments;
+  }
+  const std::string config = Write("flags.toml", "ignore-eos =\nmax-tokens = 1\n");
+  for (const std::string& flag :
+       {std::string("--ignore-eos ''"), std::string("--ignore-eos="), "--config " + config}) {
+    const Outcome outcome = Run(run + "--prompt x " + flag + " --json");
+    EXPECT_EQ(outcome.exit_code, 2) << flag;
+    EXPECT_THAT(outcome.err, HasSubstr("--ignore-eos takes no value")) << flag;
+  }
+  EXPECT_THAT(Run(run + "--prompt ''").err, HasSubstr("the prompt has no tokens"));
+  EXPECT_EQ(Run(run + "--prompt x --max-tokens 1 --stop '' --stop=").exit_code, 0);
+}
+
 TEST_F(UsageCliTest, UnitsAreWhatTheirNamesSay) {
   const std::string plan = "runahead plan --ranks 1 --context 128 --profile " KVCAKE_SOURCE_DIR
                            "/bench/profiles/kvr/a100-llama-7b.json ";
