@@ -35,20 +35,30 @@ void Show(std::string* text) {
 }
 
 // Without comments, and with arrays in one line, as CLI11 wants them; what it takes for the
-// beginning of a comment in quotes, and TOML's escapes, are hidden.
-std::string WithoutComments(std::string_view text) {
+// beginning of a comment in quotes, and TOML's escapes, are hidden. kInvalidArgument where a text
+// or an array does not end: what follows would be part of it.
+Result<std::string> WithoutComments(std::string_view text) {
   constexpr std::string_view kEscapes = "ntr\"\\", kMeant = "\n\t\r\"\\";
   std::string rest;
   char quote = 0;      // that has begun
   char before = '\n';  // this character, besides blanks
-  bool comment = false, array = false;
+  bool comment = false;
+  int line = 1, array = 0;  // the line in which one has begun
+  const auto endless = [](int from, char what) {
+    return Fail(ErrorCode::kInvalidArgument, "the {} in line {} does not end", what, from);
+  };
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
-    if (c == '\n') quote = 0, comment = false;
+    if (c == '\n') {
+      if (quote == '"') return endless(line, quote);
+      quote = 0, comment = false;
+      ++line;
+    }
     comment = comment || (c == '#' && quote == 0);
     if (comment) continue;
-    if (quote == 0 && c == '[' && before == '=') array = true;
-    if (quote == 0 && c == ']') array = false;
+    if (quote == 0 && c == '[' && array != 0) return endless(array, c);
+    if (quote == 0 && c == '[' && before == '=') array = line;
+    if (quote == 0 && c == ']') array = 0;
     const size_t escape = quote == '"' && c == '\\' && i + 1 < text.size()
                               ? kEscapes.find(text[i + 1])
                               : std::string_view::npos;
@@ -57,7 +67,7 @@ std::string WithoutComments(std::string_view text) {
       ++i;
       continue;
     }
-    if (array && c == '\n') continue;
+    if (array != 0 && c == '\n') continue;
     rest += c == '#' ? Hide(c) : c;
     if (c == quote) {
       quote = 0;
@@ -66,6 +76,8 @@ std::string WithoutComments(std::string_view text) {
     }
     if (c != ' ' && c != '\t') before = c;
   }
+  if (quote == '"') return endless(line, quote);
+  if (array != 0) return endless(array, '[');
   return rest;
 }
 
@@ -73,7 +85,9 @@ Result<std::vector<CLI::ConfigItem>> ReadItems(const std::string& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadText(path));
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
   const size_t begin = text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
-  std::istringstream lines(WithoutComments(std::string_view(text).substr(begin)));
+  const auto plain = WithoutComments(std::string_view(text).substr(begin));
+  if (!plain) return Fail(plain.error().code, "{}: {}", path, plain.error().message);
+  std::istringstream lines(*plain);
   std::vector<CLI::ConfigItem> items;
   try {
     items = CLI::ConfigTOML().from_config(lines);

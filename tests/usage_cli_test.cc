@@ -251,6 +251,16 @@ TEST_F(UsageCliTest, AFileOfFlags) {
   outcome = run("modle = \"x\"\n");
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("run has no flag --modle"));
+  for (const char* list : {"store = [\n", "store = [\"a\",\nthreads = 2\n", "store = [a\n[run]\n",
+                           "store = [a\nstop = [b]\n"}) {
+    outcome = run(std::string("prompt = \"x\"\n") + list);
+    EXPECT_EQ(outcome.exit_code, 2) << list;
+    EXPECT_THAT(outcome.err, HasSubstr("the [ in line 2 does not end")) << list;
+  }
+  for (const char* text : {"store = \"a\n", "store = \"a", "store = [\"a, \n\"b\"]\n"}) {
+    EXPECT_THAT(run(std::string("# \"[\n") + text).err, HasSubstr("the \" in line 2 does not end"))
+        << text;
+  }
   outcome = run("model: x\n");
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("model:"));
