@@ -228,7 +228,8 @@ TEST_F(StoreCliTest, VerifyReadsEverythingAndTellsWhatIsBad) {
     EXPECT_EQ(file["bytes"], info.bytes);
     EXPECT_EQ(file["mtime"], info.mtime_s);
   }
-  EXPECT_THAT(Run("store quarantine " + Store()).out, HasSubstr("another chunk"));
+  EXPECT_THAT(Run("store quarantine " + Store()).out,
+              AllOf(HasSubstr("another chunk"), HasSubstr("\n3 files; --clear deletes them\n")));
   const json stat = Json("stat " + Store());
   EXPECT_EQ(stat["quarantined"], 3);
   EXPECT_EQ(stat["quarantined_bytes"], 2 * fs::file_size(files[3]) + 100);
@@ -297,8 +298,8 @@ TEST_F(StoreCliTest, EvictRemovesWhatMeetsTheConditions) {
 
   const Outcome unknown = Run("store evict --model llama " + Store());
   EXPECT_EQ(unknown.exit_code, 1);
-  EXPECT_THAT(unknown.err, HasSubstr("demo")) << "what there is";
   const std::string root = Json("ls " + Store())[0]["root"];
+  EXPECT_THAT(unknown.err, HasSubstr("demo (" + root.substr(0, 12) + ")")) << "what there is";
   for (const size_t digits : {1, 7}) {
     EXPECT_EQ(Run("store evict --model " + root.substr(0, digits) + " " + Store()).exit_code, 1)
         << "others may begin like that";
