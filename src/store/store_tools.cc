@@ -1,7 +1,10 @@
 #include "store/store_tools.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "codec/codec.h"
 #include "store/chunk_seal.h"
@@ -10,6 +13,8 @@
 
 namespace kvcake {
 namespace {
+
+constexpr std::chrono::milliseconds kLockPause{5};
 
 // One look at all chunks, by several threads.
 class Verification {
@@ -71,6 +76,17 @@ class Verification {
   VerifiedStore result_ GUARDED_BY(mutex_);
 };
 
+// The lock of who evicts; null where others have it all the time.
+Result<std::unique_ptr<FileLock>> LockToEvict(FileSystem& fs, const std::string& path,
+                                              Seconds patience) {
+  const TimePoint until = Clock::Real().Now() + patience;
+  while (true) {
+    auto lock = fs.TryLock(path);
+    if (!lock || *lock || Clock::Real().Now() >= until) return lock;
+    std::this_thread::sleep_for(kLockPause);
+  }
+}
+
 }  // namespace
 
 Result<VerifiedStore> VerifyStore(const std::string& dir, const VerifyOptions& options,
@@ -83,10 +99,11 @@ Result<VerifiedStore> VerifyStore(const std::string& dir, const VerifyOptions& o
   return verified;
 }
 
-Result<ClearedStore> EvictStore(const std::string& dir, const EvictRule& rule, FileSystem& fs) {
+Result<ClearedStore> EvictStore(const std::string& dir, const EvictRule& rule, FileSystem& fs,
+                                Seconds patience) {
   RETURN_IF_ERROR(CheckIsStore(fs, dir));
   const StoreDir store(dir);
-  ASSIGN_OR_RETURN(const auto lock, fs.TryLock(store.LockPath()));
+  ASSIGN_OR_RETURN(const auto lock, LockToEvict(fs, store.LockPath(), patience));
   if (!lock) return Fail(ErrorCode::kIo, "another process is making room in {}: try again", dir);
   auto [chunks, first] = FindChunks(fs, store);
   std::sort(chunks.begin(), chunks.end(), [](const FoundChunk& a, const FoundChunk& b) {

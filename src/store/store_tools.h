@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "codec/store_key.h"
 #include "store/store_dir.h"
 
@@ -53,9 +54,10 @@ struct EvictRule {
   std::optional<uint64_t> to_bytes = {};
 };
 
-// What was used after it was found stays. kIo when another process is making room just now; the
-// first failure to list a directory or to remove a file, once the others have been tried.
+// What was used after it was found stays. kIo when other processes make room for all of `patience`;
+// the first failure to list a directory or to remove a file, once the others have been tried.
 Result<ClearedStore> EvictStore(const std::string& dir, const EvictRule& rule,
-                                FileSystem& fs = FileSystem::Real());
+                                FileSystem& fs = FileSystem::Real(),
+                                Seconds patience = Seconds(10));
 
 }  // namespace kvcake

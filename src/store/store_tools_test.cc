@@ -341,8 +341,34 @@ TEST_F(StoreToolsTest, AQuarantineThatCannotBeListedIsNotTakenForAnEmptyOne) {
 TEST_F(StoreToolsTest, OnlyTheHolderOfTheLockEvicts) {
   const auto lock = FileSystem::Real().TryLock(store_.LockPath()).value();
   ASSERT_TRUE(lock);
-  EXPECT_EQ(EvictStore(dir_.path(), {}).error().code, ErrorCode::kIo);
+  const auto evicted = EvictStore(dir_.path(), {}, FileSystem::Real(), Seconds(0));
+  EXPECT_EQ(evicted.error().code, ErrorCode::kIo);
   EXPECT_TRUE(stdfs::exists(PathOf(0)));
+}
+
+// A server holds the lock, and gives it back once it was asked for in vain.
+class BusyFileSystem : public FaultyFileSystem {
+ public:
+  explicit BusyFileSystem(const std::string& lock)
+      : FaultyFileSystem(FileSystem::Real(), 1), held_(FileSystem::Real().TryLock(lock).value()) {}
+  Result<std::unique_ptr<FileLock>> TryLock(const std::string& path) override {
+    auto lock = FaultyFileSystem::TryLock(path);
+    refused += lock && !*lock;
+    held_.reset();
+    return lock;
+  }
+  int refused = 0;
+
+ private:
+  std::unique_ptr<FileLock> held_;
+};
+
+TEST_F(StoreToolsTest, WhoEvictsWaitsForAnotherWhoMakesRoom) {
+  BusyFileSystem fs(store_.LockPath());
+  const auto evicted = EvictStore(dir_.path(), {}, fs, Seconds(1000));
+  ASSERT_TRUE(evicted) << evicted.error().message;
+  EXPECT_EQ(fs.refused, 1);
+  EXPECT_EQ(evicted->files, chain_.size());
 }
 
 }  // namespace
