@@ -3,7 +3,9 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <csignal>
 #include <span>
+#include <system_error>
 
 #include "app/config_file.h"
 #include "app/flags.h"
@@ -99,6 +101,18 @@ int RefuseFlags(const CLI::App& app, const CLI::ParseError& error,
   return 2;
 }
 
+// The standard library's words, and of what there is too little where these leave it out.
+std::string Explained(const std::exception& error) {
+  const auto* system = dynamic_cast<const std::system_error*>(&error);
+  if (system == nullptr || system->code() != std::errc::resource_unavailable_try_again) {
+    return error.what();
+  }
+  return fmt::format(
+      "cannot start a thread: {}; raise the limit of processes and threads (ulimit -u, or a "
+      "container's), or lower --threads",
+      error.what());
+}
+
 int Run(int argc, char** argv) {
   spdlog::set_default_logger(spdlog::stderr_color_mt("kvcake"));  // stdout is for answers
   spdlog::set_pattern("kvcake: %^%l%$: %v");
@@ -152,7 +166,7 @@ int Run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return RefuseFlags(app, error, std::span(all).subspan(std::min(given.size(), all.size())));
   } catch (const std::exception& error) {  // e.g. no memory or threads left for what was asked
-    return Fatal({ErrorCode::kResourceExhausted, error.what()});
+    return Fatal({ErrorCode::kResourceExhausted, Explained(error)});
   }
   return exit_code;
 }
@@ -162,6 +176,7 @@ int Run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   kvcake::FillStandardStreams();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow (ulimit -f) fails, and nothing else
   if (const int exit_code = kvcake::Run(argc, argv); exit_code != 0) return exit_code;
   const kvcake::Status printed = kvcake::FlushStdout();
   return printed ? 0 : kvcake::Fatal(printed.error());

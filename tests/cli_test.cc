@@ -1,10 +1,13 @@
 // The kvcake program as a user runs it: flags, output, exit codes, and the store between runs.
+#include <unistd.h>
+
 #include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <set>
 
 #include "base/clock.h"
+#include "base/seccomp_testing.h"
 #include "tests/cli_testing.h"
 
 namespace kvcake {
@@ -334,6 +337,34 @@ TEST_F(CliTest, WhatCannotBePrintedIsAFailure) {
 TEST_F(CliTest, WhatIsPrintedToNobodyGoesIntoNoFile) {
   EXPECT_EQ(ExitCode(KVCAKE_PROGRAM " " + WithStore() + "<&- >&- 2>&-"), 0);
   EXPECT_EQ(Run("store verify " + dir_ + "/store").exit_code, 0);
+}
+
+TEST_F(CliTest, FilesMayNotBeLongerThanTheSystemLetsThem) {
+  const std::string limit = "sh -c 'ulimit -f 8 && exec \"$@\"' sh ";  // 4 KiB: no chunk
+  EXPECT_EQ(
+      ExitCode(limit + KVCAKE_PROGRAM " " + WithStore() + "> " + dir_ + "/out 2> " + dir_ + "/err"),
+      0);
+  EXPECT_THAT(Read(dir_ + "/err"), HasSubstr("File too large"));
+  EXPECT_THAT(ChunkFiles(), testing::IsEmpty());
+  EXPECT_EQ(ExitCode(limit + KVCAKE_PROGRAM " run --help > " + dir_ + "/out 2> " + dir_ + "/err"),
+            1);
+  EXPECT_THAT(Read(dir_ + "/err"), HasSubstr("cannot write to stdout"));
+}
+
+TEST_F(CliTest, TooFewThreadsAreSaidSo) {
+  const std::string command = KVCAKE_PROGRAM " " + Ask() + "> /dev/null 2> " + dir_ + "/err";
+  const pid_t child = fork();
+  if (child == 0) {
+    if (!testing_util::ForbidThreads()) _exit(77);
+    execl("/bin/sh", "sh", "-c", ("exec " + command).c_str(), nullptr);
+    _exit(127);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "no seccomp here";
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+  EXPECT_THAT(Read(dir_ + "/err"), HasSubstr("cannot start a thread: Resource temporarily"));
+  EXPECT_THAT(Read(dir_ + "/err"), HasSubstr("ulimit -u"));
 }
 
 TEST_F(CliTest, SeedsAndStopStrings) {

@@ -52,6 +52,8 @@ const char* RemedyOf(int error) {
     case EMFILE:
     case ENFILE:
       return "; raise the limit of open files (ulimit -n)";
+    case EFBIG:
+      return "; raise the limit of a file's size (ulimit -f)";
     case ELOOP:
       return "; symbolic links are not followed";
     case EIO:

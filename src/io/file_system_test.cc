@@ -91,6 +91,7 @@ TEST_F(FileSystemTest, WhatTheSystemSaysIsToldWithWhatCanBeDone) {
   expect(EDQUOT, kNoSpace, "; free space or raise the quota");
   expect(EMFILE, kResourceExhausted, "; raise the limit of open files (ulimit -n)");
   expect(ENFILE, kResourceExhausted, "; raise the limit of open files (ulimit -n)");
+  expect(EFBIG, kIo, "; raise the limit of a file's size (ulimit -f)");
   expect(EACCES, kInvalidArgument, "; let this user read and write there");
   expect(EPERM, kInvalidArgument, "; let this user read and write there");
   expect(EROFS, kIo, "; mount that file system writable");
