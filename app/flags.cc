@@ -58,10 +58,12 @@ CLI::Validator NumberThat(bool (*holds)(double), const std::string& what, const 
 
 CLI::Validator Between(double least, double most) {
   const CLI::Range range(least, most);
-  const auto check = [range](std::string& text) {
+  const auto check = [=](std::string& text) {
     double value = 0;
-    const bool none = CLI::detail::lexical_cast(text, value) && std::isnan(value);
-    return none ? text + " is no number" : range(text);
+    if (CLI::detail::lexical_cast(text, value) && std::isnan(value)) return text + " is no number";
+    if (range(text).empty()) return std::string();
+    // CLI11 says 0.000000 of what is near it.
+    return fmt::format("Value {} not in range {:g} to {:g}", text, least, most);
   };
   return CLI::Validator(check, range.get_description());
 }

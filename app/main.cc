@@ -158,13 +158,16 @@ int Run(int argc, char** argv) {
     }
     std::reverse(words.begin(), words.end());  // as CLI11 wants them
     app.parse(std::move(words));
-  } catch (const CLI::ExtrasError& error) {
-    const std::string unknown = UnknownFlag(app, given);
-    if (unknown.empty()) return app.exit(error) == 0 ? 0 : 2;
+  } catch (const CLI::ParseError& error) {
+    // A flag that is misspelt is also one that is missing.
+    const bool may_be_unknown = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr ||
+                                dynamic_cast<const CLI::RequiredError*>(&error) != nullptr;
+    const std::string unknown = may_be_unknown ? UnknownFlag(app, given) : "";
+    if (unknown.empty()) {
+      return RefuseFlags(app, error, std::span(all).subspan(std::min(given.size(), all.size())));
+    }
     Fatal({ErrorCode::kInvalidArgument, unknown});
     return 2;
-  } catch (const CLI::ParseError& error) {
-    return RefuseFlags(app, error, std::span(all).subspan(std::min(given.size(), all.size())));
   } catch (const std::exception& error) {  // e.g. no memory or threads left for what was asked
     return Fatal({ErrorCode::kResourceExhausted, Explained(error)});
   }
