@@ -7,6 +7,7 @@
 
 #include "app/config_file.h"
 #include "app/flags.h"
+#include "model/model_dir.h"
 #include "server/chat_template.h"
 
 namespace kvcake {
@@ -100,6 +101,7 @@ class Chat {
 };
 
 Status Talk(const ChatFlags& flags) {
+  RETURN_IF_ERROR(CheckModelDir(flags.runtime.model_dir));
   ASSIGN_OR_RETURN(ChatTemplate style,
                    ChatTemplate::Load(flags.runtime.model_dir, flags.chat_template));
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(flags.runtime));
@@ -128,7 +130,8 @@ Status Talk(const ChatFlags& flags) {
 
 void AddChatCommand(CLI::App& app, int* exit_code) {
   auto flags = std::make_shared<ChatFlags>();
-  CLI::App* chat = app.add_subcommand("chat", "talk to a model; a line of stdin is a message");
+  CLI::App* chat = app.add_subcommand(
+      "chat", "talk to a model; a line of stdin is a message, an empty one the end");
   AddConfigFlag(*chat);
   AddRuntimeFlags(*chat, &flags->runtime);
   chat->add_option("--system", flags->system, "a system message to begin with");

@@ -14,6 +14,7 @@
 #include "base/cpu.h"
 #include "base/descriptors.h"
 #include "base/host_port.h"
+#include "model/model_dir.h"
 #include "server/generation_config.h"
 #include "server/http_api.h"
 #include "server/http_tls.h"
@@ -213,6 +214,7 @@ Status Serve(ServeFlags flags, const CLI::App& command) {
   RETURN_IF_ERROR(CheckTenantQuota(flags));
   RETURN_IF_ERROR(CheckBodies(flags.http));
   RETURN_IF_ERROR(FitConnections(&flags.http));
+  RETURN_IF_ERROR(CheckModelDir(flags.runtime.model_dir));
   ASSIGN_OR_RETURN(ApiKeys keys, LoadKeys(flags.keys));
   ServiceManager manager(ServiceManager::FromEnvironment());
   std::unique_ptr<TraceFiles> traces;

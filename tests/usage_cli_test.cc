@@ -46,6 +46,12 @@ TEST_F(UsageCliTest, FailuresSayWhatAndExitCodesKeepTheirMeaning) {
   Outcome outcome = Run(run + dir_ + "/none");
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("model directory " + dir_ + "/none"));
+  for (const std::string command : {"chat", "serve --port 0"}) {
+    outcome = Run(command + " --model " + dir_ + "/none < /dev/null");
+    EXPECT_EQ(outcome.exit_code, 1) << command;
+    EXPECT_THAT(outcome.err, HasSubstr("model directory " + dir_ + "/none")) << command;
+    EXPECT_THAT(outcome.err, Not(HasSubstr("chat template"))) << command;
+  }
   outcome = Run(run + KVCAKE_SOURCE_DIR "/models/demo --ram-capacity 1KiB");
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("--ram-capacity"));
