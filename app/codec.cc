@@ -1,7 +1,9 @@
 // kvcake codec: what codecs know of a model.
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 
 #include "app/flags.h"
@@ -10,6 +12,7 @@
 #include "bench/harness.h"
 #include "bench/named_codecs.h"
 #include "codec/codec_tables.h"
+#include "io/file_system.h"
 
 namespace kvcake {
 namespace {
@@ -81,10 +84,19 @@ Status CheckNumbers(const KvSample& sample) {
   return {};
 }
 
+Status MakeOutDir(const std::string& dir) {
+  std::error_code error;
+  std::filesystem::create_directories(dir, error);
+  if (error) return tl::unexpected<Error>(ErrnoError(error.value(), "make directory", dir));
+  if (access(dir.c_str(), W_OK | X_OK) == 0) return {};
+  return tl::unexpected<Error>(ErrnoError(errno, "write to", dir));
+}
+
 Status Fit(const FitFlags& flags) {
   ASSIGN_OR_RETURN(const std::string text, ReadText(flags.text_file));
   ASSIGN_OR_RETURN(const ModelConfig config,
                    LoadModelConfig(flags.runtime.model_dir, flags.runtime.config));
+  RETURN_IF_ERROR(MakeOutDir(flags.out_dir));  // before what takes long
   ASSIGN_OR_RETURN(const auto runtime, Runtime::Create(flags.runtime));
   ASSIGN_OR_RETURN(std::vector<int32_t> tokens, runtime->tokenizer().Encode(text));
   tokens.resize(std::min<size_t>(tokens.size(), flags.tokens));
@@ -104,8 +116,6 @@ Status Fit(const FitFlags& flags) {
                         }};
   RETURN_IF_ERROR(CheckNumbers(sample));
   const uint32_t model = TablesModel(runtime->model().identity());
-  std::error_code ignored;
-  std::filesystem::create_directories(flags.out_dir, ignored);
   for (const CodecRow& row : CodecRows()) {
     if (row.fit == nullptr) continue;
     for (CodecTables& tables : row.fit(sample)) {

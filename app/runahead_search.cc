@@ -12,6 +12,7 @@
 #include "bench/harness.h"
 #include "bench/rank_trial.h"
 #include "engine/rank_costs.h"
+#include "io/file_system.h"
 #include "runahead/partition_analytic.h"
 #include "runahead/partition_search.h"
 
@@ -85,6 +86,9 @@ class Searcher {
     const auto directory = std::filesystem::path(path_).parent_path();
     std::error_code error;
     if (!directory.empty()) std::filesystem::create_directories(directory, error);
+    if (error) {
+      return tl::unexpected<Error>(ErrnoError(error.value(), "make directory", directory));
+    }
     auto table = PartitionTable::Load(path_);
     if (!table && table.error().code == ErrorCode::kNotFound) return {};
     if (!table) return tl::unexpected<Error>(table.error());

@@ -360,6 +360,14 @@ TEST_F(BenchCliTest, AFitTakesWindowsThatBeginAlikeAndSaysWhatHasNoRoom) {
   EXPECT_THAT(little.err, HasSubstr("lower --tokens"));
 }
 
+TEST_F(BenchCliTest, AFitAsksForAPlaceBeforeItComputes) {
+  std::ofstream(dir_ + "/text") << "less than a chunk";
+  const Outcome outcome = Run("codec fit --model " KVCAKE_SOURCE_DIR "/models/demo --text " + dir_ +
+                              "/text --out " + dir_ + "/text/tables");
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("cannot make directory " + dir_ + "/text/tables: Not a dir"));
+}
+
 TEST_F(BenchCliTest, TiersRefuseAPromptWithoutAChunk) {
   const Outcome outcome = Run("bench tiers --repeats 1 --context 100 --model " + model_);
   EXPECT_EQ(outcome.exit_code, 1);

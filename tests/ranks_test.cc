@@ -197,6 +197,11 @@ TEST_F(RanksTest, ASearchMakesTheTableThatRunsUse) {
     state += entry.path().filename().string() + " ";
   }
   EXPECT_EQ(state, "table.json ") << "what a stopped search has measured goes with its end";
+  missing = Run("runahead search --model " KVCAKE_SOURCE_DIR
+                "/models/demo --threads 1 --context 256 --partition-table " +
+                dir_ + "/cache/table.json/here/other.json");
+  EXPECT_NE(missing.exit_code, 0);
+  EXPECT_THAT(missing.err, HasSubstr("cannot make directory " + dir_ + "/cache/table.json/here"));
 }
 
 // All end, soon, when one is killed: here the leader (the last rank), once the first of its answer
