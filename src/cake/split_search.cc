@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "base/check.h"
 #include "cake/plan_walks.h"
@@ -23,10 +24,12 @@ struct Rest {
 struct Segment {
   int begin = 0, end = 0;
   // At [m - begin]: the time of computing the holes and [begin, m), from when all before is
-  // resident; when what is in flight of [m, end) has come; may compute go so far?
-  std::vector<double> compute_s, in_flight_s;
+  // resident; of computing all up to m, in slices that go on from one segment into the next; when
+  // what is in flight of [m, end) has come; may compute go so far?
+  std::vector<double> compute_s, through_s, in_flight_s;
   std::vector<bool> allowed;
-  Rest behind = {};  // of the segments after it
+  std::optional<int> computed_end = {};  // where nothing is left; none: a slice is waited for
+  Rest behind = {};                      // of the segments after it
 };
 
 // Splits of the first segments.
@@ -34,8 +37,9 @@ struct Partial {
   double ready_s = 0;  // when those segments are resident
   int loads = 0;
   LoadWalk link = {};
-  int before = -1;  // the splits of the segments before, in the level before
-  int split = 0;    // of the last of these segments
+  int before = -1;        // the splits of the segments before, in the level before
+  int split = 0;          // of the last of these segments
+  bool computed = false;  // all of them, none is waited for
 };
 
 class SplitSearch {
@@ -45,7 +49,8 @@ class SplitSearch {
         options_(options),
         first_(first),
         n_(static_cast<int>(input.chunks.size())),
-        beside_(input) {
+        beside_(input),
+        through_(input) {
     for (int begin = first; begin < n_; begin = segments_.back().end) AddSegment(begin);
     for (size_t i = segments_.size() - 1; i > 0; --i) {
       const Segment& s = segments_[i];
@@ -75,7 +80,10 @@ class SplitSearch {
     Segment s;
     s.begin = holes;
     ComputeWalk compute(input_);
-    for (; s.begin < n_ && input_.chunks[s.begin].IsHole(); ++s.begin) compute.Compute(s.begin);
+    for (; s.begin < n_ && input_.chunks[s.begin].IsHole(); ++s.begin) {
+      compute.Compute(s.begin);
+      through_.Compute(s.begin);
+    }
     for (s.end = s.begin; s.end < n_ && !input_.chunks[s.end].IsHole();) ++s.end;
     const int length = s.end - s.begin;
     s.in_flight_s.assign(length + 1, 0);
@@ -88,23 +96,34 @@ class SplitSearch {
     }
     s.allowed.assign(length + 1, false);
     s.allowed[0] = true;
+    s.computed_end = s.begin;
     s.compute_s.push_back(compute.now_s());
+    s.through_s.push_back(through_.now_s() + taken_over_s_);
     const double margin_s = options_.take_over_margin_chunks * SliceSeconds(input_, s.begin, 1);
     bool free = true;  // nobody takes over from a slice
     for (int m = s.begin; m < s.end; ++m) {
       const ChunkView& chunk = input_.chunks[m];
       free = free && chunk.state != State::kComputing;
-      if (free && chunk.IsMissing()) compute.Compute(m);
+      if (free && chunk.IsMissing()) {
+        compute.Compute(m);
+        through_.Compute(m);
+        s.computed_end = m + 1;
+      }
       s.allowed[m + 1 - s.begin] = free && chunk.IsMissing();
-      s.compute_s.push_back(compute.now_s() + (m >= in_flight ? margin_s : 0));
+      const double taken_over_s = m >= in_flight ? margin_s : 0;
+      s.compute_s.push_back(compute.now_s() + taken_over_s);
+      s.through_s.push_back(through_.now_s() + taken_over_s_ + taken_over_s);
     }
+    if (!free) s.computed_end.reset();
+    if (in_flight < s.end) taken_over_s_ += margin_s;
     segments_.push_back(std::move(s));
   }
 
   // The least time over all splits, or those that compute nothing of the first segment.
   double Search(bool wait, std::vector<int>* splits) {
     std::vector<std::vector<Partial>> levels(1);
-    levels[0].push_back({.ready_s = input_.compute_busy_s, .link = LoadWalk(input_)});
+    levels[0].push_back(
+        {.ready_s = input_.compute_busy_s, .link = LoadWalk(input_), .computed = true});
     for (size_t i = 0; i + 1 < segments_.size(); ++i) {
       levels.push_back(Extend(segments_[i], levels.back(), wait && i == 0));
       Thin(segments_[i].behind, levels.back());
@@ -133,7 +152,9 @@ class SplitSearch {
         const size_t at = m - s.begin;
         if (s.allowed[at] && (!wait || at == 0)) {
           const double compute_s = s.compute_s[at];
-          visit(std::max({before.ready_s + compute_s, loaded_s, s.in_flight_s[at]}) +
+          const double computed_s = before.computed ? input_.compute_busy_s + s.through_s[at]
+                                                    : before.ready_s + compute_s;
+          visit(std::max({computed_s, loaded_s, s.in_flight_s[at]}) +
                     beside_.Seconds(compute_s, coming),
                 loads, link, static_cast<int>(k), m);
         }
@@ -167,17 +188,22 @@ class SplitSearch {
     return best;
   }
 
-  // The best of each number of loads that is better than any with fewer.
+  // The best of each number of loads that is better than any with fewer; first the one that waits
+  // for none, where there is one, as computing may go on in its last slice.
   std::vector<Partial> Extend(const Segment& s, const std::vector<Partial>& partials, bool wait) {
     const int loads_min = partials.front().loads;
     const int loads_max = partials.back().loads + (s.end - s.begin);
     std::vector<Partial> best(loads_max - loads_min + 1, {.ready_s = kInfinity});
+    std::vector<Partial> next;
     ForEachSplit(s, partials, wait,
                  [&](double ready_s, int loads, const LoadWalk& link, int before, int split) {
                    Partial& with = best[loads - loads_min];
-                   if (ready_s < with.ready_s) with = {ready_s, loads, link, before, split};
+                   if (split == s.computed_end && partials[before].computed) {
+                     next.push_back({ready_s, loads, link, before, split, /*computed=*/true});
+                   } else if (ready_s < with.ready_s) {
+                     with = {ready_s, loads, link, before, split};
+                   }
                  });
-    std::vector<Partial> next;
     for (Partial& partial : best) {
       if (partial.ready_s < kInfinity && (next.empty() || partial.ready_s < next.back().ready_s)) {
         next.push_back(std::move(partial));
@@ -199,8 +225,9 @@ class SplitSearch {
           std::clamp((computed_s - free_s) / (each_s + gain_s), 0.0, rest.loadable);
       return std::max(computed_s - loads * gain_s, free_s + loads * each_s);
     };
+    const auto begin = partials.begin() + (partials.front().computed ? 1 : 0);
     std::nth_element(
-        partials.begin(), partials.begin() + kPartialMax, partials.end(),
+        begin, partials.begin() + kPartialMax, partials.end(),
         [&](const Partial& a, const Partial& b) { return prospect_s(a) < prospect_s(b); });
     partials.resize(kPartialMax);
     std::sort(partials.begin(), partials.end(),
@@ -226,6 +253,9 @@ class SplitSearch {
   const PlannerOptions& options_;
   const int first_, n_;
   const BesideCost beside_;
+  // As far as there are segments: computes all, and what that gains over loads in flight.
+  ComputeWalk through_;
+  double taken_over_s_ = 0;
   std::vector<Segment> segments_;
 };
 

@@ -91,6 +91,31 @@ TEST(SplitSearchTest, ManyHolesAreNoReasonToLose) {
   }
 }
 
+// A slice of several chunks goes on behind a hole, and costs its fixed part once.
+TEST(SplitSearchTest, ComputingAllIsNoDearerForHolesInIt) {
+  std::mt19937 rng(4);
+  for (int round = 0; round < 300; ++round) {
+    SCOPED_TRACE(round);
+    const int chunks = 2 + static_cast<int>(rng() % 60);
+    PlanInput input = RandomInput(rng, chunks, 0.1 + 0.1 * (round % 9));
+    input.slice_chunks_max = 1 + static_cast<int>(rng() % 16);
+    input.compute.c0 = 100e-3;
+    double computed_s = input.compute_busy_s;
+    for (int i = 0; i < chunks;) {
+      if (input.chunks[i].state == State::kResident) {
+        ++i;
+        continue;
+      }
+      const int first = i;
+      const int end = std::min(chunks, first + input.slice_chunks_max);
+      while (i < end && input.chunks[i].state == State::kAbsent) ++i;
+      computed_s +=
+          input.compute.SecondsFor(first * input.chunk_tokens, (i - first) * input.chunk_tokens);
+    }
+    EXPECT_LE(LeastFinish(input, kExact, 0).finish_s, computed_s * (1 + 1e-9));
+  }
+}
+
 // Where every chunk before a hole would be waited for, it is better to compute some and to have the
 // link load what is behind the hole.
 TEST(SplitSearchTest, LoadsBehindAHoleAreWorthMoreThanThoseBeforeIt) {
