@@ -174,56 +174,6 @@ TEST(EngineTest, AnAnswerEndsWithTheModelsContext) {
   world.engine.reset();  // before the model that it borrows
 }
 
-// Other processes would wait for it in vain.
-TEST(EngineTest, NothingIsClaimedThatIsNotToBeKept) {
-  class Asked : public MemoryTier {
-   public:
-    using MemoryTier::MemoryTier;
-    bool Claim(ClaimRequest request) override {
-      claims += request.keys.size();
-      return false;
-    }
-    size_t claims = 0;
-  };
-  const auto tier = MakeTier<Asked>();
-  World world(tier.get(), {.claims = {.tier = 0, .prompt_min = Seconds(0)}});
-  for (int i = 0; i < 8; ++i) world.cost.Add(i * kChunk, kChunk, Seconds(1e-3));
-  Request request = Ask(Prompt(4 * kChunk + 5, 1));
-  request.store = false;
-  world.Answer(request);
-  EXPECT_EQ(tier->claims, 0u);
-  world.Answer(Ask(Prompt(4 * kChunk + 5, 2)));
-  EXPECT_EQ(tier->claims, 4u);
-}
-
-// Other processes wait for it, and not for the whole prompt.
-TEST(EngineTest, WhatIsClaimedIsWrittenWhenItIsComputed) {
-  const auto tier = MakeTier<GrantingTier>();
-  World world(tier.get(), {.claims = {.tier = 0, .answer_max = kPatience}});
-  for (int i = 0; i < 8; ++i) world.cost.Add(i * kChunk, kChunk, kPatience);
-  const auto prompt = Prompt(12 * kChunk + 5, 1);
-  const SequenceId id = world.engine->Submit(Ask(prompt)).value();
-  do {
-    ASSERT_TRUE(world.engine->Step().value());
-    ASSERT_TRUE(world.engine->Progress(id)) << "its last slice is yet to come";
-  } while (world.engine->Progress(id)->computed < 4 * kChunk);
-  EXPECT_TRUE(world.engine->FlushStore());
-  const auto keys = ChunkKeys(world.model->identity().Root(), prompt, kChunk);
-  EXPECT_EQ(tier->Residency(std::span(keys).first(4)), std::vector<bool>(4, true));
-  world.engine->Cancel(id);
-}
-
-TEST(EngineTest, WhatIsClaimedIsUsedOnceNevertheless) {
-  const auto tier = MakeTier<GrantingTier>();
-  World world(tier.get(),
-              {.writes = StoreWrites::kSecondUse, .claims = {.tier = 0, .answer_max = kPatience}});
-  for (int i = 0; i < 8; ++i) world.cost.Add(i * kChunk, kChunk, kPatience);
-  world.Answer(Ask(Prompt(12 * kChunk + 5, 1)));
-  EXPECT_GT(tier->claims, 0);
-  EXPECT_EQ(world.engine->write_stats().written, 0u);
-  EXPECT_EQ(world.engine->write_stats().not_admitted, 12u);
-}
-
 TEST(EngineTest, WhatWasNotAskedForYieldsToThePagesThatThereAre) {
   World world(nullptr, {.pages = kReserved + 3});
   Request request = Ask(Prompt(kChunk + 1, 1));

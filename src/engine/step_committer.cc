@@ -53,7 +53,8 @@ void StepCommitter::CommitPart(const StepPart& part, const PartResult& result) {
   Sequence& sequence = *part.sequence;
   if (part.claim.count > 0) {
     sequence.restoration->Computed(part.claim);
-    if (!part.samples) return keeper_.StoreClaimed(sequence, part.claim);
+    keeper_.StoreClaimed(sequence, part.claim);
+    if (!part.samples) return;
     sequence.EndRestoration(model_.layout().chunk_tokens, model_.numeric_path(), clock_.Now());
   } else if (sequence.state == Sequence::State::kPrefilling) {
     sequence.progressed = clock_.Now();
