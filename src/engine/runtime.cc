@@ -132,6 +132,7 @@ void Runtime::Wire() {
                                            .cost = *compute_cost_,
                                            .writes = write_behind_.get()},
                                EngineOptions{.slice_tokens = options_.slice_tokens,
+                                             .scored_tokens_max = ScoredTokensMax(),
                                              .max_sequences = options_.max_sequences,
                                              .waiting_max = options_.waiting_max,
                                              .tenant_running_max = options_.tenant_running_max,
@@ -192,10 +193,11 @@ int Runtime::MaxStepTokens() const { return options_.slice_tokens + options_.max
 
 int Runtime::MaxBatchTokens() const { return std::max(MaxStepTokens(), options_.rank_tokens_max); }
 
-int Runtime::MaxLogitRows() const {
-  return std::min(options_.slice_tokens, EngineOptions{}.scored_tokens_max) +
-         options_.max_sequences;
+int Runtime::ScoredTokensMax() const {
+  return std::min(options_.slice_tokens, EngineOptions{}.scored_tokens_max);
 }
+
+int Runtime::MaxLogitRows() const { return ScoredTokensMax() + options_.max_sequences; }
 
 Status Runtime::OpenEmulated() {
   ASSIGN_OR_RETURN(threads_, MakeThreadPool(options_));

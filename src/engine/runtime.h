@@ -124,6 +124,7 @@ class Runtime {
   Result<uint64_t> PagesCapacity(const TransformerOptions& model_options) const;
   int MaxStepTokens() const;
   int MaxBatchTokens() const;
+  int ScoredTokensMax() const;  // of a step
   int MaxLogitRows() const;
   Status OpenTiers();
   Status OpenRankStaging();

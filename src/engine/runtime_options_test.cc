@@ -143,5 +143,27 @@ TEST_F(RuntimeOptionsTest, PromptsAreScoredInFullStepsBesideAnswers) {
   EXPECT_EQ(most, kChunk + 8);
 }
 
+// The ends of prompts, one after the other, and a chunk of the next: a step that ranks leave room
+// for has no more rows of logits than one without.
+TEST_F(RuntimeOptionsTest, AStepScoresNoMoreTokensThanThereAreRowsOfLogitsFor) {
+  options_.rank_tokens_max = 8 * kSlice;
+  options_.max_sequences = kSlice / kChunk + 1;
+  const auto runtime = Runtime::Create(options_).value();
+  const auto submit = [&](int tokens, uint32_t seed) {
+    Request request = Ask(tokens, 1, seed);
+    request.logprobs = request.prompt_logprobs = true;
+    return runtime->engine().Submit(std::move(request)).value();
+  };
+  std::vector<SequenceId> ids;
+  for (int i = 0; i < kSlice / kChunk; ++i) ids.push_back(submit(kChunk - 1, 1 + i));
+  ids.push_back(submit(kSlice, 9));
+  while (runtime->engine().Step().value()) {
+  }
+  for (const SequenceId id : ids) {
+    const size_t tokens = id == ids.back() ? kSlice : kChunk - 1;
+    EXPECT_EQ(runtime->engine().Take(id)->prompt_scores.size(), tokens - 1);
+  }
+}
+
 }  // namespace
 }  // namespace kvcake
