@@ -145,6 +145,9 @@ TEST(ToolParserTest, Mistral) {
   EXPECT_EQ(Calls(Tools("mistral", R"([TOOL_CALLS]f{"a": 1}[TOOL_CALLS]g-2[ARGS]{"b": {}})"
                                    R"([TOOL_CALLS]a.h[CALL_ID]abc123def[ARGS]{})")),
             R"(f {"a":1}, g-2 {"b":{}}, a.h {})");
+  // Tools have the names that the client gives them.
+  EXPECT_EQ(Calls(Tools("mistral", R"([TOOL_CALLS]files/read[ARGS]{}[TOOL_CALLS]köln:wetter{})")),
+            "files/read {}, köln:wetter {}");
   answer = Tools("mistral", R"([TOOL_CALLS]f{"a": [1}, "b": 2} and more)");
   EXPECT_EQ(answer.calls.at(0).arguments, R"({"a": [1)");
   EXPECT_EQ(Calls(Tools("mistral", std::string("[TOOL_CALLS]") + kObject)), kOneCall);

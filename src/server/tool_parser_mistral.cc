@@ -1,7 +1,6 @@
 // Mistral: [TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...], or in newer models
 // [TOOL_CALLS]name{...}, perhaps with [CALL_ID] and [ARGS] before the arguments, for each call.
 #include <algorithm>
-#include <cctype>
 #include <utility>
 
 #include "server/tool_call_scanner.h"
@@ -14,8 +13,10 @@ constexpr std::string_view kMistralMarker = "[TOOL_CALLS]";
 constexpr std::string_view kCallId = "[CALL_ID]", kArgs = "[ARGS]";
 constexpr size_t kHeadBytesMax = 512;  // of a name and what stands before the arguments
 
+// Clients name their tools as they like; what only sentences have tells a name from one.
 bool IsNameCharacter(char c) {
-  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-' || c == '.';
+  constexpr std::string_view kOfSentences = R"(,;!?"'`()<>[]{})";
+  return static_cast<unsigned char>(c) > ' ' && kOfSentences.find(c) == std::string_view::npos;
 }
 
 // Whether a text is the beginning of name, name[ARGS] or name[CALL_ID]id[ARGS].
