@@ -230,7 +230,7 @@ class SplitSearch {
         begin, partials.begin() + kPartialMax, partials.end(),
         [&](const Partial& a, const Partial& b) { return prospect_s(a) < prospect_s(b); });
     partials.resize(kPartialMax);
-    std::sort(partials.begin(), partials.end(),
+    std::sort(begin, partials.end(),
               [](const Partial& a, const Partial& b) { return a.loads < b.loads; });
   }
 
