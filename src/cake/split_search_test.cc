@@ -116,6 +116,33 @@ TEST(SplitSearchTest, ComputingAllIsNoDearerForHolesInIt) {
   }
 }
 
+// Two of them behind each other, each before a hole.
+TEST(SplitSearchTest, EachLoadThatIsTakenOverMustBeWorthIt) {
+  PlanInput input;
+  input.slice_chunks_max = 1;
+  input.compute = {.b = 10e-3 / input.chunk_tokens, .samples = 10};
+  input.tiers = {{.known = true, .interval_s = 100}};
+  const ChunkView held{.tiers = 1}, hole{};
+  const ChunkView in_flight{.state = State::kInFlight, .tiers = 1, .eta_s = 100};
+  input.chunks = {held, in_flight, hole, held, in_flight, hole};
+  PlannerOptions options = kExact;
+  options.take_over_margin_chunks = 0.5;
+  EXPECT_NEAR(LeastFinish(input, options, 0).finish_s, (6 + 2 * 0.5) * 10e-3, 1e-9);
+}
+
+// Nobody computes behind another prompt's slice, so what is missing there is loaded.
+TEST(SplitSearchTest, WhatIsBehindASliceOfAnotherIsWaitedForBeforeTheNextHole) {
+  PlanInput input;
+  input.slice_chunks_max = 4;
+  input.compute = {.c0 = 10e-3, .b = 10e-3 / input.chunk_tokens, .samples = 10};
+  input.tiers = {{.known = true, .interval_s = 100}};
+  const ChunkView held{.tiers = 1}, hole{};
+  input.chunks = {held, {.state = State::kComputing, .tiers = 1}, held, hole, held, hole};
+  const double finish_s = LeastFinish(input, kExact, 0).finish_s;
+  EXPECT_GE(finish_s, 100);
+  EXPECT_LT(finish_s, 101) << "what is behind the hole is computed";
+}
+
 // Where every chunk before a hole would be waited for, it is better to compute some and to have the
 // link load what is behind the hole.
 TEST(SplitSearchTest, LoadsBehindAHoleAreWorthMoreThanThoseBeforeIt) {
