@@ -30,26 +30,30 @@ class BenchCliTest : public ProgramTest {
 TEST_F(BenchCliTest, TtftTakesLinksByTheirRateAndSharesOfTheCompute) {
   const json rows = Measure(
       "ttft --context 512 1024 --compute-share 1 0.25 --link-gbit 0.05 inf "
-      "--latencies 0 --present 1 --repeats 1 --no-published --svg " +
+      "--latencies 0 --present 0.5 --repeats 1 --no-published --svg " +
       dir_ + "/ttft.svg --dir " + dir_);
-  int cakes = 0;
+  int cakes = 0, loads = 0;
   for (const json& row : rows) {
     EXPECT_NE(row["policy"], "cake-published");
     EXPECT_GT(row["ratio"], 0);
+    if (row["policy"] == "load") {  // which is run, however slow the link, where chunks are missing
+      ++loads;
+      // 256 bytes a token, headers apart; no read beats the link but by its burst.
+      const double bytes = 0.5 * row["context"].get<double>() * 256;
+      if (row["link_gbit"] == 0.05) {
+        EXPECT_GT(row["ttft_s"].get<double>(), 0.8 * bytes / (0.05e9 / 8));
+      } else {
+        EXPECT_EQ(row["link_gbit"], "as it is");
+      }
+    }
     if (row["policy"] != "cake") continue;
     ++cakes;
     EXPECT_EQ(row["other_answers"], 0);
     EXPECT_GT(row["efficiency"], 0);
     EXPECT_GT(row["load_s"], 0);
-    // 256 bytes a token, headers apart.
-    if (row["link_gbit"] == 0.05) {
-      const double bytes = row["context"].get<double>() * 256;
-      EXPECT_GT(row["load_s"].get<double>(), 0.9 * bytes / (0.05e9 / 8));
-    } else {
-      EXPECT_EQ(row["link_gbit"], "as it is");
-    }
   }
   EXPECT_EQ(cakes, 2 * 2 * 2) << "contexts, shares, links";
+  EXPECT_EQ(loads, cakes);
   EXPECT_THAT(Read(dir_ + "/ttft.svg"), HasSubstr("<svg"));
   EXPECT_EQ(Run("bench ttft --link-gbit 7 --ratios 1").exit_code, 2);
 }
