@@ -48,15 +48,21 @@ std::string UnknownCommand(const CLI::App& app, const std::vector<std::string>& 
   return "";
 }
 
+// The command of `at` that the word names, or `at` itself. Groups of flags are commands without a
+// name, which no word asks for.
+const CLI::App* CommandAt(const CLI::App* at, const std::string& word) {
+  const auto commands = at->get_subcommands(
+      [&](const CLI::App* command) { return !word.empty() && command->get_name() == word; });
+  return commands.empty() ? at : commands.front();
+}
+
 // What is wrong with the flags of the command that is asked for, where it is that it has no such
 // one: CLI11 lists values that it cannot place first.
 std::string UnknownFlag(const CLI::App& app, const std::vector<std::string>& arguments) {
   const CLI::App* at = &app;
   for (const std::string& word : arguments) {
     if (!word.starts_with("--")) {
-      for (const CLI::App* next : at->get_subcommands({})) {
-        if (next->get_name() == word) at = next;
-      }
+      at = CommandAt(at, word);
     } else if (const std::string name = word.substr(0, word.find('='));
                at->get_option_no_throw(name) == nullptr) {
       return fmt::format("{} has no flag {}", at->get_name(), name);
@@ -79,9 +85,7 @@ std::string StrayEmpty(const CLI::App& app, const std::vector<std::string>& word
         return fmt::format("{} takes no value, and is given an empty one", before);
       }
     }
-    for (const CLI::App* next : at->get_subcommands({})) {
-      if (!word.empty() && next->get_name() == word) at = next;
-    }
+    at = CommandAt(at, word);
     before = word;
   }
   return "";

@@ -109,6 +109,8 @@ TEST_F(UsageCliTest, WrongUsageIsNamed) {
            {"bench ttft --contxt=3", "ttft has no flag --contxt"},
            {"run --model x --promt a", "run has no flag --promt"},
            {"tokenize --modle x", "tokenize has no flag --modle"},
+           {"run --model x --stop '' --max-tokens 1", "--prompt"},
+           {"run --model x --stop '' --promt a", "run has no flag --promt"},
            {"--modle x", "kvcake has no flag --modle"},
            {"run --model x --prompt a --top-p 0", "--top-p: Value 0 not in range 1e-09 to 1"},
            {"run --model x --prompt a --ram-capacity 1.5GiB", "as 1536MiB: 1.5GiB"},
