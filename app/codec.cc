@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <filesystem>
 
 #include "app/flags.h"
 #include "app/input.h"
@@ -85,9 +84,7 @@ Status CheckNumbers(const KvSample& sample) {
 }
 
 Status MakeOutDir(const std::string& dir) {
-  std::error_code error;
-  std::filesystem::create_directories(dir, error);
-  if (error) return tl::unexpected<Error>(ErrnoError(error.value(), "make directory", dir));
+  RETURN_IF_ERROR(bench::MakeDir(dir));
   if (access(dir.c_str(), W_OK | X_OK) == 0) return {};
   return tl::unexpected<Error>(ErrnoError(errno, "write to", dir));
 }

@@ -12,7 +12,6 @@
 #include "bench/harness.h"
 #include "bench/rank_trial.h"
 #include "engine/rank_costs.h"
-#include "io/file_system.h"
 #include "runahead/partition_analytic.h"
 #include "runahead/partition_search.h"
 
@@ -84,11 +83,7 @@ class Searcher {
  private:
   Status OpenTable() {
     const auto directory = std::filesystem::path(path_).parent_path();
-    std::error_code error;
-    if (!directory.empty()) std::filesystem::create_directories(directory, error);
-    if (error) {
-      return tl::unexpected<Error>(ErrnoError(error.value(), "make directory", directory));
-    }
+    if (!directory.empty()) RETURN_IF_ERROR(bench::MakeDir(directory));
     auto table = PartitionTable::Load(path_);
     if (!table && table.error().code == ErrorCode::kNotFound) return {};
     if (!table) return tl::unexpected<Error>(table.error());

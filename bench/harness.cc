@@ -214,6 +214,13 @@ Status WriteFile(const std::string& path, const std::string& text) {
   return {};
 }
 
+Status MakeDir(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) return tl::unexpected<Error>(ErrnoError(error.value(), "make directory", path));
+  return {};
+}
+
 Status WriteJson(const std::string& path, const nlohmann::json& json) {
   return WriteFile(path, DumpJson(json, 2) + "\n");
 }

@@ -76,6 +76,8 @@ Result<std::array<Completion, kPolicies.size()>> RunPolicies(Runtime& runtime,
                                                              bool store);
 
 Status WriteFile(const std::string& path, const std::string& text);
+// Makes the directory of results and those above it, as the umask has it; ok when it exists.
+Status MakeDir(const std::string& path);
 Status WriteJson(const std::string& path, const nlohmann::json& json);
 
 }  // namespace kvcake::bench
