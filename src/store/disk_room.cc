@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/cpu.h"
+#include "store/evict_lock.h"
 
 namespace kvcake {
 namespace {
@@ -21,7 +22,6 @@ constexpr int kEvictionFailuresMax = 64;
 constexpr int kBatchFiles = 16;
 constexpr std::chrono::milliseconds kBatchPause{1};
 constexpr int kLockTries = 100;
-constexpr std::chrono::milliseconds kLockPause{5};
 
 bool IsNotFound(const Error& error) { return error.code == ErrorCode::kNotFound; }
 
@@ -54,14 +54,10 @@ void DiskRoom::StopUpkeep() {
 // when `patient`. Null when it still has it. kNotFound where the whole directory has gone.
 Result<std::unique_ptr<FileLock>> DiskRoom::LockToEvict(bool patient) {
   const std::string path = context_.store.LockPath();
-  for (int tries = 0;; ++tries) {
-    auto lock = [&] {
-      const Watched watched = context_.health.Watch(OverdueWatch::Kind::kWrite, path);
-      return context_.fs.TryLock(path);
-    }();
-    if (!lock || *lock || !patient || tries >= kLockTries) return lock;
-    std::this_thread::sleep_for(kLockPause);
-  }
+  return AskForEvictLock(patient ? kLockTries : 0, [&] {
+    const Watched watched = context_.health.Watch(OverdueWatch::Kind::kWrite, path);
+    return context_.fs.TryLock(path);
+  });
 }
 
 Status DiskRoom::MakeRoom(uint64_t bytes, OwnerId owner) {

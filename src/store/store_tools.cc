@@ -1,20 +1,16 @@
 #include "store/store_tools.h"
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 
-#include "base/clock.h"
 #include "base/mutex.h"
 #include "codec/codec.h"
 #include "store/chunk_seal.h"
 #include "store/chunk_walk.h"
+#include "store/evict_lock.h"
 #include "store/quarantine.h"
 
 namespace kvcake {
 namespace {
-
-constexpr std::chrono::milliseconds kLockPause{5};
 
 // One look at all chunks, by several threads.
 class Verification {
@@ -76,17 +72,6 @@ class Verification {
   VerifiedStore result_ GUARDED_BY(mutex_);
 };
 
-// The lock of who evicts; null where others have it all the time.
-Result<std::unique_ptr<FileLock>> LockToEvict(FileSystem& fs, const std::string& path,
-                                              Seconds patience) {
-  const TimePoint until = Clock::Real().Now() + patience;
-  while (true) {
-    auto lock = fs.TryLock(path);
-    if (!lock || *lock || Clock::Real().Now() >= until) return lock;
-    std::this_thread::sleep_for(kLockPause);
-  }
-}
-
 }  // namespace
 
 Result<VerifiedStore> VerifyStore(const std::string& dir, const VerifyOptions& options,
@@ -103,7 +88,9 @@ Result<ClearedStore> EvictStore(const std::string& dir, const EvictRule& rule, F
                                 Seconds patience) {
   RETURN_IF_ERROR(CheckIsStore(fs, dir));
   const StoreDir store(dir);
-  ASSIGN_OR_RETURN(const auto lock, LockToEvict(fs, store.LockPath(), patience));
+  const auto tries = static_cast<int>(patience / kEvictLockPause);
+  ASSIGN_OR_RETURN(const auto lock,
+                   AskForEvictLock(tries, [&] { return fs.TryLock(store.LockPath()); }));
   if (!lock) return Fail(ErrorCode::kIo, "another process is making room in {}: try again", dir);
   auto [chunks, first] = FindChunks(fs, store);
   std::sort(chunks.begin(), chunks.end(), [](const FoundChunk& a, const FoundChunk& b) {
