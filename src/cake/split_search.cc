@@ -49,9 +49,9 @@ class SplitSearch {
         options_(options),
         first_(first),
         n_(static_cast<int>(input.chunks.size())),
-        beside_(input),
-        through_(input) {
-    for (int begin = first; begin < n_; begin = segments_.back().end) AddSegment(begin);
+        beside_(input) {
+    Through through{.compute = ComputeWalk(input)};
+    for (int begin = first; begin < n_; begin = segments_.back().end) AddSegment(begin, &through);
     for (size_t i = segments_.size() - 1; i > 0; --i) {
       const Segment& s = segments_[i];
       segments_[i - 1].behind = {
@@ -76,13 +76,19 @@ class SplitSearch {
   }
 
  private:
-  void AddSegment(int holes) {
+  // As far as there are segments: computes all, and what that must gain over loads in flight.
+  struct Through {
+    ComputeWalk compute;
+    double taken_over_s = 0;
+  };
+
+  void AddSegment(int holes, Through* through) {
     Segment s;
     s.begin = holes;
     ComputeWalk compute(input_);
     for (; s.begin < n_ && input_.chunks[s.begin].IsHole(); ++s.begin) {
       compute.Compute(s.begin);
-      through_.Compute(s.begin);
+      through->compute.Compute(s.begin);
     }
     for (s.end = s.begin; s.end < n_ && !input_.chunks[s.end].IsHole();) ++s.end;
     const int length = s.end - s.begin;
@@ -98,7 +104,7 @@ class SplitSearch {
     s.allowed[0] = true;
     s.computed_end = s.begin;
     s.compute_s.push_back(compute.now_s());
-    s.through_s.push_back(through_.now_s() + taken_over_s_);
+    s.through_s.push_back(through->compute.now_s() + through->taken_over_s);
     const double margin_s = options_.take_over_margin_chunks * SliceSeconds(input_, s.begin, 1);
     bool free = true;  // nobody takes over from a slice
     for (int m = s.begin; m < s.end; ++m) {
@@ -106,16 +112,16 @@ class SplitSearch {
       free = free && chunk.state != State::kComputing;
       if (free && chunk.IsMissing()) {
         compute.Compute(m);
-        through_.Compute(m);
+        through->compute.Compute(m);
         s.computed_end = m + 1;
       }
       s.allowed[m + 1 - s.begin] = free && chunk.IsMissing();
       const double taken_over_s = m >= in_flight ? margin_s : 0;
       s.compute_s.push_back(compute.now_s() + taken_over_s);
-      s.through_s.push_back(through_.now_s() + taken_over_s_ + taken_over_s);
+      s.through_s.push_back(through->compute.now_s() + through->taken_over_s + taken_over_s);
     }
     if (!free) s.computed_end.reset();
-    if (in_flight < s.end) taken_over_s_ += margin_s;
+    if (in_flight < s.end) through->taken_over_s += margin_s;
     segments_.push_back(std::move(s));
   }
 
@@ -253,9 +259,6 @@ class SplitSearch {
   const PlannerOptions& options_;
   const int first_, n_;
   const BesideCost beside_;
-  // As far as there are segments: computes all, and what that gains over loads in flight.
-  ComputeWalk through_;
-  double taken_over_s_ = 0;
   std::vector<Segment> segments_;
 };
 
